@@ -1,0 +1,140 @@
+"""The tiny model that fake trainers and fake engines share: names, shapes, sharding and bytes.
+
+Pure Python on purpose: the launcher computes the checksums that an engine must show after a push
+from this file alone, without torch and without any of the code that moves tensors, so a fault in
+that code cannot hide in its own expectation.
+
+Weights are a function of ``(seed, step, name)``. ``step`` is the number of the push that sends
+them, so every push sends different bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+HIDDEN = 32
+HEADS_Q, HEADS_KV, HEAD_DIM = 8, 4, 4
+INTERMEDIATE = 64
+VOCAB = 64
+NUM_LAYERS = 2
+NUM_DRAFT_LAYERS = 1
+ITEM_BYTES = 4  # float32
+
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """One tensor as the trainer sends it, under its Hugging Face name.
+
+    ``shape`` is the full (unsharded) shape. ``shard_dim`` is the dimension that tensor parallel
+    ranks split, or ``None`` where every rank holds all of it. ``param`` is the engine's parameter
+    that it is loaded into, as shard ``slot`` of ``num_slots`` (q, k, v of qkv; gate, up of
+    gate_up; one slot elsewhere). ``layer`` is the decoder layer, or ``None``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    shard_dim: int | None
+    param: str
+    slot: int
+    num_slots: int
+    layer: int | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the full tensor in bytes."""
+        size = ITEM_BYTES
+        for extent in self.shape:
+            size *= extent
+        return size
+
+
+def source_tensors(*, draft: bool = False) -> tuple[SourceTensor, ...]:
+    """Return what one pass sends, in order: the target model's tensors, or the draft model's."""
+    prefix = "draft." if draft else "model."
+    num_layers = NUM_DRAFT_LAYERS if draft else NUM_LAYERS
+    return tuple(_tensors(prefix, num_layers, has_vocab=not draft))
+
+
+def _tensors(prefix: str, num_layers: int, *, has_vocab: bool) -> Iterator[SourceTensor]:
+    def one(name: str, shape: tuple[int, ...], dim: int | None, layer: int | None) -> SourceTensor:
+        return SourceTensor(name, shape, dim, name, 0, 1, layer)
+
+    if has_vocab:
+        yield one(f"{prefix}embed_tokens.weight", (VOCAB, HIDDEN), 0, None)
+    for layer in range(num_layers):
+        at = f"{prefix}layers.{layer}."
+        yield one(f"{at}input_layernorm.weight", (HIDDEN,), None, layer)
+        qkv = f"{at}self_attn.qkv_proj.weight"
+        for slot, (letter, heads) in enumerate((("q", HEADS_Q), ("k", HEADS_KV), ("v", HEADS_KV))):
+            yield SourceTensor(
+                f"{at}self_attn.{letter}_proj.weight",
+                (heads * HEAD_DIM, HIDDEN), 0, qkv, slot, 3, layer,
+            )  # fmt: skip
+        yield one(f"{at}self_attn.o_proj.weight", (HIDDEN, HEADS_Q * HEAD_DIM), 1, layer)
+        yield one(f"{at}post_attention_layernorm.weight", (HIDDEN,), None, layer)
+        gate_up = f"{at}mlp.gate_up_proj.weight"
+        for slot, half in enumerate(("gate", "up")):
+            yield SourceTensor(
+                f"{at}mlp.{half}_proj.weight", (INTERMEDIATE, HIDDEN), 0, gate_up, slot, 2, layer
+            )
+        yield one(f"{at}mlp.down_proj.weight", (HIDDEN, INTERMEDIATE), 1, layer)
+    yield one(f"{prefix}norm.weight", (HIDDEN,), None, None)
+    if has_vocab:
+        yield one("lm_head.weight", (VOCAB, HIDDEN), 0, None)
+
+
+@lru_cache(maxsize=256)
+def full_bytes(seed: int, step: int, tensor: SourceTensor) -> bytes:
+    """Return the bytes of the full tensor: float32 values in [0.5, 2), row major.
+
+    ``step`` 0 is what an engine holds when it starts; push ``n`` sends step ``n``.
+    """
+    count = tensor.num_bytes // ITEM_BYTES
+    noise = random.Random(f"{seed}:{step}:{tensor.name}").randbytes(3 * count)
+    data = bytearray(ITEM_BYTES * count)
+    data[0::4], data[1::4], data[2::4] = noise[0::3], noise[1::3], noise[2::3]
+    data[3::4] = b"\x3f" * count  # sign and high exponent bits: no NaN, no infinity, no denormal
+    return bytes(data)
+
+
+def shard_bytes(data: bytes, shape: tuple[int, ...], dim: int | None, rank: int, size: int) -> bytes:
+    """Return the part of a row-major tensor that tensor-parallel rank ``rank`` of ``size`` holds."""
+    if dim is None or size == 1:
+        return data
+    if dim == 0:
+        step = len(data) // size
+        return data[rank * step : (rank + 1) * step]
+    rows, columns = shape[0], shape[1] * ITEM_BYTES
+    width = columns // size
+    starts = (row * columns + rank * width for row in range(rows))
+    return b"".join(data[start : start + width] for start in starts)
+
+
+@lru_cache(maxsize=64)
+def expected_checksums(seed: int, step: int, workers: int, *, draft: bool = False) -> dict[str, str]:
+    """Return what ``/weight_checker`` must answer for an engine that holds exactly step ``step``.
+
+    Keys are vLLM's (``dp0:pp0:pcp0:tp<k>:<parameter>``), values SHA-256 of the parameter's bytes
+    as that worker holds them: fused layers are the concatenation of their shards in slot order.
+    """
+    checksums = {}
+    for worker in range(workers):
+        params: dict[str, list[bytes]] = {}
+        for tensor in source_tensors(draft=draft):
+            data = full_bytes(seed, step, tensor)
+            part = shard_bytes(data, tensor.shape, tensor.shard_dim, worker, workers)
+            params.setdefault(tensor.param, []).append(part)
+        for param, parts in params.items():
+            digest = hashlib.sha256(b"".join(parts)).hexdigest()
+            checksums[f"dp0:pp0:pcp0:tp{worker}:{param}"] = digest
+    return checksums
+
+
+def fingerprint(checksums: dict[str, str]) -> str:
+    """Return one short name for the weights that a whole set of checksums stands for."""
+    joined = "\n".join(f"{key} {checksums[key]}" for key in sorted(checksums))
+    return hashlib.sha256(joined.encode()).hexdigest()[:16]

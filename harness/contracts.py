@@ -1,0 +1,198 @@
+"""The seams between the parts: what a fake, a fault, a target and the journal promise each other.
+
+Everyone but ``resync`` may import this module; it imports nothing of ours and neither torch nor
+FastAPI, so the launcher and ``resync-chaos check`` stay light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+Json = Any  # what ``json.dumps`` takes
+
+
+class Recorder(Protocol):
+    """Appends one event to the run's journal. Safe to call from any thread."""
+
+    def __call__(self, event: str, /, **fields: Json) -> None: ...
+
+
+class Exchange(Protocol):
+    """One HTTP request at an engine's front end, as a fault sees it.
+
+    A fault ends an exchange with exactly one of `respond`, `drop` or `hold`, or lets the engine
+    answer with ``forward()``.
+    """
+
+    async def forward(self, *, deliver: bool = True) -> None:
+        """Run the engine's own handler; ``deliver=False`` throws its answer away."""
+
+    async def respond(self, status: int, body: Json) -> None:
+        """Answer in the engine's place."""
+
+    async def drop(self) -> None:
+        """Close the connection without an answer; the client sees it at once."""
+
+    async def hold(self) -> None:
+        """Never answer; returns when the client has gone."""
+
+
+class Fault(Protocol):
+    """One fault of a scenario, as it strikes. One implementation per kind, in ``harness/faults``.
+
+    A kind implements the side it can strike on; ``harness.fault_points`` says which that is.
+    """
+
+    async def at_request(self, exchange: Exchange) -> None:
+        """Strike a request at an engine's front end (points ``engine.*``)."""
+
+    def in_thread(self, where: Mapping[str, Json]) -> None:
+        """Strike in a worker's or a rank's own thread (points ``worker.*`` and ``rank.*``)."""
+
+
+class Injector(Protocol):
+    """Decides, in one process, whether a fault strikes here and now. Thread safe.
+
+    ``where`` narrows the point: ``worker=1``, ``session="draft"``, ``tensor="..."``, ``port=...``.
+    A fault that strikes has been recorded in the journal before it acts.
+    """
+
+    def pick(self, point: str, /, **where: Json) -> Fault | None:
+        """Count this visit of ``point`` and return the fault that strikes it, or ``None``."""
+
+    def reach(self, point: str, /, **where: Json) -> None:
+        """`pick`, then let the fault act in this thread: it may sleep, block, raise or kill."""
+
+
+class NoFaults:
+    """The injector of a process that no scenario touches."""
+
+    def pick(self, point: str, /, **where: Json) -> Fault | None:
+        return None
+
+    def reach(self, point: str, /, **where: Json) -> None:
+        return None
+
+
+def no_record(event: str, /, **fields: Json) -> None:
+    """The recorder of code that runs outside a scenario."""
+
+
+class Channel(Protocol):
+    """A child process's line to the launcher: JSON objects, one a line, both ways."""
+
+    def send(self, message: Json) -> None: ...
+
+    def receive(self) -> Json | None:
+        """Return the next message, or ``None`` when the launcher has gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """The limits of one scenario, in seconds."""
+
+    init_s: float
+    request_s: float
+    process_group_s: float  # of the trainer's own groups
+    rendezvous_s: float  # how long an engine worker waits for the sender to open the channel
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineAddress:
+    """Where one engine listens, and how many workers it has."""
+
+    index: int
+    url: str
+    workers: int
+
+
+class WeightSource(Protocol):
+    """vLLM's shape of a weight source. Iterating is a collective of all trainer ranks."""
+
+    draft: bool
+
+    def metadata(self) -> Sequence[Any]: ...
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]: ...
+
+
+class TrainerEngine(Protocol):
+    """vLLM's shape of a trainer-side transfer engine."""
+
+    def send_weights(self) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetContext:
+    """What a target is given on each trainer rank.
+
+    Attributes:
+        rank: global rank; rank 0 is the sender.
+        world_size: number of trainer ranks. The default process group is up.
+        engines: every engine, the same on every rank.
+        transport: ``nccl`` or ``ipc``.
+        draft: whether a push carries the draft model's weights too.
+        timeouts: the scenario's limits.
+        source: the weight source of this rank.
+        open_channel: builds a trainer engine on every rank, given a client with vLLM's four
+            methods and a source; each call is a fresh channel on a fresh port.
+        observe: call it at each step of a push (``step`` names it); a fault may strike there.
+        options: the scenario's ``target_options``, passed through.
+    """
+
+    rank: int
+    world_size: int
+    engines: tuple[EngineAddress, ...]
+    transport: str
+    draft: bool
+    timeouts: Timeouts
+    source: WeightSource
+    open_channel: Callable[[Any, WeightSource], TrainerEngine]
+    observe: Callable[..., None]
+    options: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Target(Protocol):
+    """The module under test, on one rank. Every method is called on every rank, in this order:
+    ``connect`` once, ``push`` for each push of the scenario, ``close`` once.
+
+    An exception from ``connect`` or ``push`` is that rank's outcome ``raised``.
+    """
+
+    def connect(self) -> None: ...
+
+    def push(self) -> Mapping[str, Json]:
+        """Push once. Return at least ``{"attempts": n}``."""
+
+    def version(self) -> str:
+        """Return the version that this trainer counts as published."""
+
+    def close(self) -> None: ...
+
+
+class TargetFactory(Protocol):
+    """What ``--target package.module:factory`` names."""
+
+    def __call__(self, context: TargetContext) -> Target: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """One process that the launcher starts.
+
+    Attributes:
+        name: ``rank:0``, ``engine:1``; the ``who`` of its journal events and the name of its log.
+        entry: ``package.module:function``; called as ``function(config, channel, sockets)``.
+        config: JSON, given to ``entry``.
+        log_path: file that receives the process's stdout and stderr.
+    """
+
+    name: str
+    entry: str
+    config: Mapping[str, Json]
+    log_path: Path

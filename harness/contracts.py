@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -164,7 +165,8 @@ class Target(Protocol):
     An exception from ``connect`` or ``push`` is that rank's outcome ``raised``.
     """
 
-    def connect(self) -> None: ...
+    def connect(self) -> Mapping[str, Json]:
+        """Connect to the engines. Return at least ``{"attempts": n}``, the channels it built."""
 
     def push(self) -> Mapping[str, Json]:
         """Push once. Return at least ``{"attempts": n}``."""
@@ -196,3 +198,55 @@ class ProcessSpec:
     entry: str
     config: Mapping[str, Json]
     log_path: Path
+
+
+class Verdict(StrEnum):
+    """What a scenario's run says; the exit code of a run is the worst of its scenarios'."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    HANG = "hang"
+    INVALID = "invalid"
+
+    @property
+    def exit_code(self) -> int:
+        return {"pass": 0, "fail": 10, "hang": 11, "invalid": 12}[self.value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """One expectation or invariant, judged."""
+
+    name: str  # "expect.outcome", "invariant.nothing_torn_served"
+    ok: bool
+    detail: str  # expected and found, in one sentence
+    waived: str | None = None  # the scenario's reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFinal:
+    """One engine after the last push of the scenario (before the closing clean push)."""
+
+    index: int
+    version: str | None  # None: it does not answer
+    generation: str  # running | paused | dead | stuck
+    weights: str  # "push 2", "start", "mixed", "meta", "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioResult:
+    """One scenario (or matrix cell), run and judged. Reports are made from these."""
+
+    name: str  # stable id: "session/one_failure[engine.update-ipc]"
+    path: str
+    proves: str
+    verdict: Verdict
+    sentence: str  # the verdict in one sentence
+    outcomes: tuple[str, ...]  # one per push: resumed, raised, degraded, deadlock, mixed
+    attempts: tuple[int, ...]  # one per push
+    engines: tuple[EngineFinal, ...]
+    checks: tuple[CheckResult, ...]
+    seconds: float  # without the control run and the closing push
+    total_seconds: float
+    journal: Path
+    evidence: Mapping[str, str] = field(default_factory=dict)  # process name -> stacks and pending

@@ -1,0 +1,184 @@
+"""The data-plane channel: this rank's trainer engine, how it is opened, dropped and rebuilt."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from resync.client import WeightSyncClient
+from resync.errors import ChannelError, FleetError
+from resync.observer import Observer, unobserved
+from resync.source import ResumableWeightSource
+from resync.timeouts import PushTimeouts
+
+logger = logging.getLogger("resync")
+
+
+class TrainerEngine(Protocol):
+    """vLLM's shape of a trainer-side engine (``TrainerWeightTransferEngine``)."""
+
+    def send_weights(self) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
+OpenChannel = Callable[[WeightSyncClient, ResumableWeightSource], TrainerEngine]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    trainer: TrainerEngine
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: BaseException
+    thread_ended: bool
+
+
+def _current_device() -> int | None:
+    """Return the calling thread's CUDA device; ``None`` where CUDA is not in use."""
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.current_device() if initialized else None
+
+
+class Channel:
+    """This rank's trainer engine, which is ``None`` until opened and after a failed reopening.
+
+    Args:
+        open_channel: builds a trainer engine; called on every rank, each time on a fresh port.
+        client: given to it.
+        source: given to it.
+        timeouts: the limits.
+    """
+
+    def __init__(
+        self,
+        open_channel: OpenChannel,
+        client: WeightSyncClient,
+        source: ResumableWeightSource,
+        timeouts: PushTimeouts,
+        *,
+        observe: Observer = unobserved,
+    ) -> None:
+        self.trainer: TrainerEngine | None = None
+        self.broken = False
+        self._open_channel = open_channel
+        self._client = client
+        self._source = source
+        self._timeouts = timeouts
+        self._observe = observe
+        client.on_update_failed = self._drop_own_end
+
+    @property
+    def needs_rebuild(self) -> bool:
+        """Whether weights can only be sent after another `open`."""
+        return self.trainer is None or self.broken
+
+    def open(self) -> None:
+        """Close what is open and build a new trainer engine, within the init time-out.
+
+        vLLM's NCCL engine sends the init request from a side thread, runs the rendezvous in the
+        calling thread and joins the side thread on every way out, so a refused request or a dead
+        peer would keep the caller for as long as the slowest of them takes. The build therefore
+        runs in a thread of its own. When the init request has failed, or the time is up, the
+        thread gets ``settle_s`` to end and is left behind then, which the error says.
+
+        Raises:
+            FleetError: an engine refused to join.
+            ChannelError: the trainer's side failed or did not come up in time.
+        """
+        self.close()
+        self._observe("channel.open", phase="begin")
+        results: queue.SimpleQueue[_Opened | _Failed] = queue.SimpleQueue()
+        abandoned = threading.Event()
+
+        def init_failed(error: FleetError) -> None:
+            results.put(_Failed(error, thread_ended=False))
+
+        self._client.on_init_failed = init_failed
+        device = _current_device()
+
+        def build() -> None:
+            try:
+                if device is not None:
+                    torch.cuda.set_device(device)  # the current device belongs to a thread
+                trainer = self._open_channel(self._client, self._source)
+            except BaseException as error:
+                results.put(_Failed(error, thread_ended=True))
+                return
+            results.put(_Opened(trainer))
+            if abandoned.is_set():
+                trainer.shutdown()
+
+        thread = threading.Thread(target=build, name="resync-open-channel", daemon=True)
+        thread.start()
+        try:
+            self.trainer = self._opened(results)
+        except BaseException:
+            abandoned.set()
+            raise
+        self.broken = False
+        self._observe("channel.open", phase="end")
+
+    def _opened(self, results: queue.SimpleQueue[_Opened | _Failed]) -> TrainerEngine:
+        limit_s = self._timeouts.open_channel_s
+        try:
+            result = results.get(timeout=limit_s)
+        except queue.Empty:
+            raise ChannelError(
+                f"expected the trainer's end of the channel within {limit_s:g} s, found its thread "
+                "still waiting in the rendezvous. The thread cannot be freed; it is left behind. "
+                "Check that every engine can reach the trainer's address and port"
+            ) from None
+        if isinstance(result, _Opened):
+            return result.trainer
+        if not result.thread_ended:
+            self._wait_for_thread(results)
+        if isinstance(result.error, FleetError):
+            raise result.error
+        raise ChannelError(
+            f"the trainer's end of the channel: {type(result.error).__name__}: {result.error}"
+        ) from result.error
+
+    def _wait_for_thread(self, results: queue.SimpleQueue[_Opened | _Failed]) -> None:
+        """An engine refused: give the thread, which may be in the rendezvous, time to unwind."""
+        try:
+            result = results.get(timeout=self._timeouts.settle_s)
+        except queue.Empty:
+            logger.warning(
+                "an engine refused to join, and the trainer's end of the channel is still in its "
+                "rendezvous after %g s: its thread cannot be freed and is left behind",
+                self._timeouts.settle_s,
+            )
+            return
+        if isinstance(result, _Opened):
+            result.trainer.shutdown()
+
+    def _drop_own_end(self, error: FleetError) -> None:
+        """Nobody receives any more: free a broadcast of the sender that is under way.
+
+        After ``destroy()`` of vLLM's communicator, the broadcasts that are left do nothing, so the
+        trainer engine runs through its gathers and raises the failed request at the end.
+        """
+        self.broken = True
+        communicator: Any = getattr(self.trainer, "model_update_group", None)
+        if communicator is not None:
+            communicator.destroy()
+
+    def close(self) -> None:
+        """Shut the trainer engine down, if there is one. What that raises is logged, not raised:
+        the error that made us close matters more."""
+        trainer, self.trainer = self.trainer, None
+        if trainer is None:
+            return
+        try:
+            trainer.shutdown()
+        except Exception:
+            logger.exception("shutting the trainer engine down failed; going on without it")

@@ -1,0 +1,148 @@
+"""All engines at once: the fan-out of a control request, and the event loop that runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import httpx
+
+from resync.engine_control import EngineControl, engine_errors
+from resync.errors import EngineError, EngineTimeout, FleetError
+from resync.observer import Observer, unobserved
+from resync.report import EngineReport
+from resync.timeouts import PushTimeouts
+
+T = TypeVar("T")
+Action = Callable[[EngineControl], Awaitable[object]]
+
+
+class Fleet:
+    """The sender's view of every engine.
+
+    Requests run on one event loop in a thread of its own: a total time-out is then one line and
+    cancels the socket, and any thread of the trainer engine may call (vLLM's NCCL engine sends
+    ``update_weights`` from a side thread while the main thread broadcasts).
+
+    Args:
+        urls: one ``http://host:port`` an engine, in the order of their index.
+        timeouts: the limits.
+        transport: replaces the network, for tests.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        timeouts: PushTimeouts,
+        *,
+        observe: Observer = unobserved,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.timeouts = timeouts
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="resync-control", daemon=True
+        )
+        # The engines are inside the cluster: no proxy of the environment, and certificates are
+        # only loaded (which takes longer than a push step) where an engine speaks TLS.
+        tls = any(url.startswith("https:") for url in urls)
+        self._client = httpx.AsyncClient(
+            timeout=None,
+            trust_env=False,
+            verify=ssl.create_default_context() if tls else False,
+            transport=transport,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=4 * len(urls)),
+        )
+        self.engines = tuple(
+            EngineControl(index=i, url=url, client=self._client, timeouts=timeouts, observe=observe)
+            for i, url in enumerate(urls)
+        )
+        self._thread.start()
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Run a coroutine on the fleet's loop and return its result; blocks the calling thread."""
+
+        async def once() -> T:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(once(), self._loop).result()
+
+    def each(
+        self,
+        action: Action,
+        *,
+        engines: Iterable[EngineControl] | None = None,
+        coupled: bool = False,
+    ) -> None:
+        """Run an action on every engine at once and collect every outcome.
+
+        Args:
+            action: what to do with one engine.
+            engines: all by default.
+            coupled: the engines wait for each other inside the action. After the first failure
+                the others get ``settle_s`` to end and are given up then.
+
+        Raises:
+            FleetError: at least one engine failed; it holds the error of each that did.
+        """
+        chosen = self.engines if engines is None else tuple(engines)
+        failures = self.run(self._each(action, chosen, coupled))
+        if failures:
+            raise FleetError(failures)
+
+    async def _each(
+        self, action: Action, engines: Sequence[EngineControl], coupled: bool
+    ) -> list[EngineError]:
+        tasks = [asyncio.ensure_future(_outcome(action(engine))) for engine in engines]
+        pending: set[asyncio.Future[BaseException | None]] = set(tasks)
+        limit_s: float | None = None
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                for task in pending:
+                    task.cancel()
+                await asyncio.wait(pending)
+                break
+            if coupled and any(task.result() is not None for task in done):
+                limit_s = self.timeouts.settle_s
+        outcomes = [
+            _given_up(engine, self.timeouts.settle_s) if task.cancelled() else task.result()
+            for engine, task in zip(engines, tasks, strict=True)
+        ]
+        return engine_errors(outcomes)
+
+    def reports(self) -> tuple[EngineReport, ...]:
+        """Return what is known of each engine."""
+        return tuple(engine.report() for engine in self.engines)
+
+    def close(self) -> None:
+        """Close the connections and end the thread. Touches no engine."""
+        if self._loop.is_closed():
+            return
+        self.run(self._client.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(self.timeouts.settle_s)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _outcome(awaitable: Awaitable[Any]) -> BaseException | None:
+    """Return the exception of one engine's action as a value, so that the others go on."""
+    try:
+        await awaitable
+    except Exception as error:
+        return error
+    return None
+
+
+def _given_up(engine: EngineControl, settle_s: float) -> EngineError:
+    return EngineTimeout(
+        engine.index,
+        "fan-out",
+        f"another engine failed, and expected an answer within {settle_s:g} s of that, found none",
+    )

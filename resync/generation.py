@@ -1,0 +1,151 @@
+"""Generation around a push: freeze it before, publish the version, let it go on after.
+
+Everything here runs on the sender alone, as the work of an agreed step.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from resync.engine_control import EngineControl, Session
+from resync.errors import EngineError, EngineMismatch, FleetError
+from resync.fleet import Fleet
+from resync.report import Bytes, PushReport
+
+logger = logging.getLogger("resync")
+
+
+def quiesce(fleet: Fleet) -> bool:
+    """Pause and flush every engine; on a failure let those run again that were running.
+
+    Returns:
+        Whether an engine was restarted since the last push and must join a new channel.
+
+    Raises:
+        FleetError: an engine could not be paused or flushed. Generation is as it was before, as
+            far as the engines answer.
+    """
+    restarted: list[int] = []
+
+    async def quiet(engine: EngineControl) -> None:
+        engine.paused_by_push = not await engine.is_paused()
+        engine.bytes = Bytes.UNCHANGED if engine.bytes is Bytes.COMMITTED else engine.bytes
+        if await engine.version() not in engine.expected_labels:
+            engine.session = Session.UNKNOWN
+            engine.bytes = Bytes.UNCHANGED
+            restarted.append(engine.index)
+        await engine.pause()
+        await engine.flush()
+
+    try:
+        fleet.each(quiet)
+    except FleetError as error:
+        raise FleetError([*error.failures, *_let_run_again(fleet)]) from error
+    if restarted:
+        logger.warning(
+            "engines %s report a weight version that this trainer did not publish: they were "
+            "restarted, or another trainer writes to them. They get a new channel",
+            restarted,
+        )
+    for engine in fleet.engines:
+        if engine.index in restarted:
+            assert engine.label is not None
+            engine.expected_labels = frozenset({engine.label})
+    return bool(restarted)
+
+
+def restore(fleet: Fleet) -> None:
+    """Resume the engines that this push paused, because it wrote nothing and will not.
+
+    Raises:
+        FleetError: an engine did not resume.
+    """
+    failures = _let_run_again(fleet)
+    if failures:
+        raise FleetError(failures)
+
+
+def _let_run_again(fleet: Fleet) -> list[EngineError]:
+    """Resume what this push paused, never an engine whose bytes an earlier push left dirty."""
+
+    async def run_again(engine: EngineControl) -> None:
+        if engine.paused_by_push and engine.bytes is Bytes.UNCHANGED and await engine.is_paused():
+            await engine.resume()
+
+    try:
+        fleet.each(run_again)
+    except FleetError as error:
+        return list(error.failures)
+    return []
+
+
+def publish(fleet: Fleet, version: str, report: PushReport) -> None:
+    """Publish the version on every engine and read it back; once more where that failed.
+
+    Raises:
+        FleetError: an engine does not show the version. Its error names every engine that does.
+    """
+    for engine in fleet.engines:  # an engine whose answer is lost may show it all the same
+        engine.expected_labels |= {version}
+
+    async def publish_one(engine: EngineControl) -> None:
+        try:
+            await _publish_and_read_back(engine, version)
+        except EngineError as error:
+            logger.warning("publishing version %s failed, trying once more: %s", version, error)
+            report.retries += 1
+            await _publish_and_read_back(engine, version)
+
+    try:
+        fleet.each(publish_one)
+    except FleetError as error:
+        shown = [engine.index for engine in fleet.engines if engine.label == version]
+        ahead = f"engines that show version {version} already: {shown or 'none'}"
+        raise FleetError(
+            [EngineMismatch(f.engine, "publish", f"{f}; {ahead}") for f in error.failures]
+        ) from error
+    for engine in fleet.engines:
+        engine.expected_labels = frozenset({version})
+
+
+async def _publish_and_read_back(engine: EngineControl, version: str) -> None:
+    await engine.publish(version)
+    found = await engine.version()
+    if found != version:
+        raise EngineMismatch(
+            engine.index, "read-back", f"expected weight version {version}, found {found}"
+        )
+
+
+def resume(fleet: Fleet, report: PushReport) -> None:
+    """Resume every engine; if one does not, pause those again that did.
+
+    A failed resume is repeated once, after its state was read: a second effective resume is not
+    harmless on every engine.
+
+    Raises:
+        FleetError: an engine did not resume. The others are paused again where they can be.
+    """
+
+    async def resume_one(engine: EngineControl) -> None:
+        try:
+            await engine.resume()
+        except EngineError as error:
+            if not await engine.is_paused():
+                return
+            logger.warning("resuming failed and the engine is paused, once more: %s", error)
+            report.retries += 1
+            await engine.resume()
+
+    try:
+        fleet.each(resume_one)
+    except FleetError as error:
+        raise FleetError([*error.failures, *_pause_again(fleet)]) from error
+
+
+def _pause_again(fleet: Fleet) -> list[EngineError]:
+    try:
+        fleet.each(EngineControl.pause)
+    except FleetError as error:
+        return list(error.failures)
+    return []

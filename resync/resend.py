@@ -1,0 +1,186 @@
+"""Send the model, and after an agreed failure send all of it once more.
+
+An attempt is one complete send: for the target model, then for the draft model where there is one,
+open a session on every engine, run one pass on every rank, close the sessions, and check that the
+engines are still the ones that the push began with. A resend always repeats both models.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from resync.agreement import Decision
+from resync.channel import Channel
+from resync.client import WeightSyncClient
+from resync.engine_control import EngineControl, Session
+from resync.errors import (
+    Cause,
+    EngineMismatch,
+    FleetError,
+    PeerLost,
+    SourceFailed,
+)
+from resync.fleet import Action, Fleet
+from resync.report import AttemptReport, Bytes, PushReport
+from resync.source import ResumableWeightSource
+from resync.steps import Steps
+
+MAX_ATTEMPTS = 2
+
+
+class Sender:
+    """What an attempt needs on one rank. ``fleet`` is ``None`` on ranks other than the sender."""
+
+    def __init__(
+        self,
+        *,
+        channel: Channel,
+        client: WeightSyncClient,
+        source: ResumableWeightSource,
+        fleet: Fleet | None,
+        has_draft: bool,
+        dirty_label: str | None = None,
+    ) -> None:
+        self.channel = channel
+        self.client = client
+        self.source = source
+        self.fleet = fleet
+        self.has_draft = has_draft
+        self.dirty_label = dirty_label
+
+    def on_engines(self, action: Action) -> None:
+        """Run an action on every engine; nothing on ranks other than the sender."""
+        if self.fleet is not None:
+            self.fleet.each(action)
+
+
+def send_weights_with_resync(sender: Sender, steps: Steps, report: PushReport) -> tuple[Cause, ...]:
+    """Send the weights on every rank; after an agreed failure, clean up and send them once more.
+
+    Args:
+        sender: this rank's parts.
+        steps: runs and agrees on the steps.
+        report: gets one entry an attempt.
+
+    Returns:
+        The causes of the last attempt's failure, the same on every rank; empty when the weights
+        are committed on every engine. Sessions are closed either way, as far as engines answer.
+
+    Raises:
+        SourceFailed: the weight source raised on this rank.
+        PeerLost: an agreement failed.
+    """
+    causes: tuple[Cause, ...] = ()
+    for number in range(1, MAX_ATTEMPTS + 1):
+        attempt = AttemptReport(number)
+        report.attempts.append(attempt)
+        decision = _attempt(sender, steps, attempt, clean_up_first=number > 1)
+        if decision.ok:
+            if sender.fleet is not None:
+                for engine in sender.fleet.engines:
+                    engine.bytes = Bytes.COMMITTED
+            return ()
+        causes = attempt.causes = decision.causes
+        sender.channel.broken = True
+    _leave_no_session_open(sender)
+    return causes
+
+
+def _attempt(
+    sender: Sender, steps: Steps, attempt: AttemptReport, *, clean_up_first: bool
+) -> Decision:
+    if clean_up_first:
+        decision = steps.on_sender("clean_up", lambda: _clean_up(sender))
+        if not decision.ok:
+            return decision
+        decision = steps.on_every_rank("reconnect", sender.channel.open)
+        if not decision.ok:
+            return decision
+    models = (False, True) if sender.has_draft else (False,)
+    for draft in models:
+        open_sessions = partial(_open_sessions, sender, draft=draft)
+        decision = steps.on_sender("start", open_sessions)
+        if not decision.ok:
+            return decision
+        verify = draft == models[-1]
+        transfer = partial(_transfer, sender, attempt, draft=draft, verify=verify)
+        decision = steps.on_every_rank("transfer", transfer)
+        if not decision.ok:
+            return decision
+    return decision
+
+
+def _clean_up(sender: Sender) -> None:
+    """Bring every engine back to: paused, no session open, no layer half loaded."""
+
+    async def clean(engine: EngineControl) -> None:
+        await engine.pause()  # closing commits what was loaded: never on a running engine
+        await engine.close_session(has_draft=sender.has_draft)
+
+    sender.on_engines(clean)
+
+
+def _open_sessions(sender: Sender, *, draft: bool) -> None:
+    async def open_one(engine: EngineControl) -> None:
+        await engine.require_paused("start")
+        await engine.close_session(has_draft=sender.has_draft)
+        if sender.dirty_label is not None and not draft:
+            await engine.publish(sender.dirty_label)
+            engine.expected_labels |= {sender.dirty_label}
+        await engine.start(draft=draft)
+
+    sender.on_engines(open_one)
+
+
+def _transfer(sender: Sender, attempt: AttemptReport, *, draft: bool, verify: bool) -> None:
+    """Run one pass on this rank; on the sender, check the engines after the last one."""
+    trainer = sender.channel.trainer
+    assert trainer is not None, "the push reconnects before it sends where there is no trainer"
+    sender.source.draft = sender.client.draft = draft
+    sender.source.begin_pass()
+    sender.client.begin_session()
+    try:
+        trainer.send_weights()
+    except (SourceFailed, PeerLost):
+        raise
+    except Exception:
+        sender.source.finish_pass()  # the other ranks are in its gathers, or will be
+        raise
+    finally:
+        attempt.bytes_sent += sender.source.bytes_yielded
+        sender.source.draft = sender.client.draft = False
+    if sender.client.failure is not None:
+        raise sender.client.failure
+    if verify:
+        sender.on_engines(_verify)
+
+
+async def _verify(engine: EngineControl) -> None:
+    """Check that the engine is the one that the push began with, and that its replies are its own.
+
+    Raises:
+        EngineMismatch: its label is neither the one it had nor ours: it was restarted, or somebody
+            else writes to it; or its workers' replies are shifted.
+    """
+    await engine.probe()
+    label = await engine.version()
+    if label not in engine.expected_labels:
+        engine.session = Session.UNKNOWN
+        expected = " or ".join(sorted(engine.expected_labels))
+        raise EngineMismatch(
+            engine.index,
+            "verify",
+            f"expected weight version {expected}, found {label}: the engine was restarted or "
+            "another trainer writes to it",
+        )
+
+
+def _leave_no_session_open(sender: Sender) -> None:
+    """After the last attempt: close what is open. The error at hand matters more than this one's,
+    so a failure here only shows in the engines' reports."""
+    try:
+        _clean_up(sender)
+    except FleetError as error:
+        for failure in error.failures:
+            assert sender.fleet is not None
+            sender.fleet.engines[failure.engine].paused = None

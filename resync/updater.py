@@ -1,0 +1,284 @@
+"""The updater: one object on every trainer rank that connects, pushes, reconnects and closes.
+
+A push, on every rank, in agreed steps (A = all ranks agree on the outcome):
+
+    quiesce   rank 0: pause and flush every engine                                  A
+    attempt   rank 0: start on every engine                                         A
+              every rank: one pass; the sender: update, finish; then the draft's    A
+    commit    rank 0: publish the version, read it back                             A
+    resume    rank 0: resume every engine                                           A
+
+A failure anywhere in an attempt: every engine is cleaned up, the channel is rebuilt on a fresh
+port, and the whole model is sent once more. A second failure raises on every rank, with generation
+paused and the version unchanged.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+
+import torch.distributed as dist
+
+from resync.agreement import Agreement, Code
+from resync.channel import Channel, OpenChannel
+from resync.client import WeightSyncClient
+from resync.engine_control import EngineControl
+from resync.errors import (
+    Cause,
+    ConnectFailed,
+    PeerLost,
+    PushFailed,
+    ResyncError,
+    SourceFailed,
+    UpdaterUnusable,
+    describe,
+)
+from resync.fleet import Fleet
+from resync.generation import publish, quiesce, restore, resume
+from resync.observer import Observer, unobserved
+from resync.policy import policy_for
+from resync.report import PushReport
+from resync.resend import MAX_ATTEMPTS, Sender, send_weights_with_resync
+from resync.source import ResumableWeightSource, WeightSource
+from resync.steps import Steps
+from resync.timeouts import PushTimeouts, check_group_timeouts, default_group_timeouts
+
+logger = logging.getLogger("resync")
+
+CONNECT_ATTEMPTS = 2
+MakeFleet = Callable[[Sequence[str], PushTimeouts, Observer], Fleet]
+
+
+def _http_fleet(urls: Sequence[str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
+    return Fleet(urls, timeouts, observe=observe)
+
+
+class WeightUpdater:
+    """Pushes a trainer's weights to inference engines. Every method is a collective of all ranks.
+
+    Args:
+        open_channel: builds a trainer engine of vLLM's shape from a client and a weight source, on
+            every rank; each call must use a fresh port (vLLM's ``trainer_init``, behind a port that
+            rank 0 picks and broadcasts).
+        source: the weight source; iterating it is a collective of all ranks.
+        transport: ``nccl`` (separate GPUs) or ``ipc`` (shared GPUs).
+        timeouts: the limits of a push.
+        draft: the push carries a draft model too; ``source.draft`` selects it.
+        start_version: what the trainer counts as published before its first push.
+        mark_dirty: while an engine's bytes are not known to be complete, its label says
+            ``updating:<version>``, also after a push that raised.
+        trainer_groups: name -> time-out in seconds of the process groups that a pass runs
+            collectives on; the default group where not given.
+        strict: raise where one of them expires before a request does, instead of warning.
+        observe: hears each step of this rank.
+        make_fleet: replaces HTTP, for tests.
+
+    Raises:
+        ValueError: unknown transport.
+        TimeoutOrderError: ``strict``, and a process group is too short.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_channel: OpenChannel,
+        source: WeightSource,
+        transport: str,
+        timeouts: PushTimeouts | None = None,
+        draft: bool = False,
+        start_version: int = 0,
+        mark_dirty: bool = False,
+        trainer_groups: Mapping[str, float] | None = None,
+        strict: bool = False,
+        observe: Observer = unobserved,
+        make_fleet: MakeFleet = _http_fleet,
+    ) -> None:
+        self.weight_version = start_version
+        self.timeouts = timeouts or PushTimeouts()
+        self.policy = policy_for(transport)
+        self.source = ResumableWeightSource(source, observe=observe)
+        groups = default_group_timeouts() if trainer_groups is None else trainer_groups
+        check_group_timeouts(self.timeouts, groups, strict=strict)
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._open_channel = open_channel
+        self._has_draft = draft
+        self._mark_dirty = mark_dirty
+        self._observe = observe
+        self._make_fleet = make_fleet
+        self._fleet: Fleet | None = None
+        self._channel: Channel | None = None
+        self._client: WeightSyncClient | None = None
+        self._agreement: Agreement | None = None
+        self._lost: ResyncError | None = None
+
+    # ---- connecting ----
+
+    def connect(self, engines: Sequence[str]) -> int:
+        """Connect to the engines and open the channel; once more on a fresh port if that failed.
+
+        An engine that an earlier trainer left in the middle of a session is found by its first
+        push, which closes the session before it starts its own.
+
+        Args:
+            engines: one ``http://host:port`` an engine, the same on every rank.
+
+        Returns:
+            How many channels were built: 1, or 2.
+
+        Raises:
+            ConnectFailed: on every rank, with the same causes; generation is untouched.
+            PeerLost: a rank was lost.
+        """
+        if self._agreement is not None:
+            raise UpdaterUnusable("expected an updater that is not connected; call close() first.")
+        self._agreement = Agreement(timeout_s=self.timeouts.agreement_s, observe=self._observe)
+        try:
+            return self._connect(engines)
+        except PeerLost as error:
+            self._lost = error
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, engines: Sequence[str]) -> int:
+        assert self._agreement is not None
+        if not self._agreement.same_everywhere(zlib.crc32("\n".join(engines).encode())):
+            raise ConnectFailed(
+                "expected the same engines on every trainer rank, found different lists; this rank "
+                f"has {list(engines)}. Take one snapshot of the engines and give it to all ranks. "
+                "No engine was touched.",
+                (),
+            )
+        if self._rank == 0:
+            self._fleet = self._make_fleet(engines, self.timeouts, self._observe)
+        self._client = WeightSyncClient(self._fleet, self.policy)
+        self._channel = Channel(
+            self._open_channel, self._client, self.source, self.timeouts, observe=self._observe
+        )
+        steps = Steps(self._agreement, rank=self._rank, report=PushReport(version="connect"))
+        decision = steps.on_sender("look", self._look)
+        builds = 0
+        while decision.ok and builds < CONNECT_ATTEMPTS:
+            builds += 1
+            opened = steps.on_every_rank("connect", self._channel.open)
+            if opened.ok:
+                return builds
+            if builds == CONNECT_ATTEMPTS:
+                decision = opened
+        raise ConnectFailed(
+            f"connecting to {len(engines)} engines failed after {builds} channels: "
+            f"{describe(decision.causes)}",
+            decision.causes,
+        )
+
+    def _look(self) -> None:
+        """Read each engine's size and label, and take that label for the one before the push."""
+        assert self._fleet is not None
+
+        async def look(engine: EngineControl) -> None:
+            await engine.world_size()
+            engine.expected_labels = frozenset({await engine.version()})
+
+        self._fleet.each(look)
+
+    # ---- pushing ----
+
+    def push(self) -> PushReport:
+        """Take every engine from version v to v+1 with the weights that the source yields now.
+
+        Returns:
+            What happened; the version is published and generation is running.
+
+        Raises:
+            PushFailed: on every rank, with the same causes. ``weight_version`` has advanced only
+                where every engine shows the new version.
+            SourceFailed: the weight source raised on this rank; leave the job.
+            PeerLost: a rank was lost; restart the trainer.
+        """
+        if self._lost is not None:
+            raise UpdaterUnusable(f"this updater lost a peer and touches no engine: {self._lost}")
+        if self._agreement is None or self._channel is None or self._client is None:
+            raise UpdaterUnusable("expected a connected updater; call connect() first.")
+        report = PushReport(version=str(self.weight_version + 1))
+        steps = Steps(self._agreement, rank=self._rank, report=report)
+        sender = Sender(
+            channel=self._channel,
+            client=self._client,
+            source=self.source,
+            fleet=self._fleet,
+            has_draft=self._has_draft,
+            dirty_label=f"updating:{report.version}" if self._mark_dirty else None,
+        )
+        try:
+            self._push(sender, steps, report)
+        except (PeerLost, SourceFailed) as error:
+            self._lost = error
+            raise
+        finally:
+            if self._fleet is not None:
+                report.engines = self._fleet.reports()
+        return report
+
+    def _push(self, sender: Sender, steps: Steps, report: PushReport) -> None:
+        fleet = sender.fleet
+
+        def quiesce_all() -> Code:
+            restarted = fleet is not None and quiesce(fleet)
+            return Code.RECONNECT if restarted or sender.channel.needs_rebuild else Code.OK
+
+        decision = steps.on_every_rank("quiesce", quiesce_all)
+        if decision.code is Code.RECONNECT:
+            decision = steps.on_every_rank("reconnect", sender.channel.open)
+            if not decision.ok:
+                restored = steps.on_sender("restore", lambda: restore(fleet) if fleet else None)
+                self._fail(report, "reconnecting", (*decision.causes, *restored.causes))
+        if not decision.ok:
+            self._fail(report, "quiescing", decision.causes)
+        causes = send_weights_with_resync(sender, steps, report)
+        if causes:
+            self._fail(report, f"sending, {MAX_ATTEMPTS} attempts", causes)
+        decision = steps.on_sender(
+            "commit", lambda: publish(fleet, report.version, report) if fleet else None
+        )
+        if not decision.ok:
+            self._fail(report, "publishing the version", decision.causes)
+        self.weight_version += 1
+        decision = steps.on_sender("resume", lambda: resume(fleet, report) if fleet else None)
+        if not decision.ok:
+            self._fail(report, "resuming", decision.causes)
+
+    def _fail(self, report: PushReport, what: str, causes: Sequence[Cause]) -> None:
+        states = ""
+        if self._fleet is not None:
+            report.engines = self._fleet.reports()
+            states = "; engines: " + ", ".join(
+                f"{e.index} {e.bytes}, label {e.label}" for e in report.engines
+            )
+        raise PushFailed(
+            f"push of version {report.version} failed ({what}): {describe(causes)}{states}",
+            causes,
+            report,
+        )
+
+    # ---- the end ----
+
+    def reconnect(self, engines: Sequence[str]) -> int:
+        """Close and connect again, to other engines or after a `ConnectFailed`."""
+        self.close()
+        return self.connect(engines)
+
+    def close(self) -> None:
+        """Drop the channel and the connections. Touches no engine; a second call does nothing."""
+        channel, self._channel = self._channel, None
+        fleet, self._fleet = self._fleet, None
+        agreement, self._agreement = self._agreement, None
+        self._client = None
+        if channel is not None:
+            channel.close()
+        if fleet is not None:
+            fleet.close()
+        if agreement is not None:
+            agreement.close()

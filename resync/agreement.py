@@ -6,13 +6,14 @@ backend is: an NCCL group cannot reduce CPU tensors, and a CUDA flag would queue
 kernels that hang.
 
 It cannot be atomic: a rank may die right after its own all-reduce succeeded. Hence two rules. A
-rank whose agreement fails raises `PeerLost` and touches no engine again; and the sender does nothing
-that cannot be taken back before its own agreement succeeded.
+rank whose agreement fails raises `PeerLost` and touches no engine again; and the sender does
+nothing that cannot be taken back before its own agreement succeeded.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,6 +43,7 @@ class Decision:
 
     @property
     def ok(self) -> bool:
+        """Whether the step succeeded on every rank."""
         return self.code is not Code.FAILED
 
 
@@ -64,7 +66,9 @@ class Agreement:
         self._group: dist.ProcessGroup | None = None
         if dist.is_initialized() and dist.get_world_size() > 1:
             timeout = timedelta(seconds=timeout_s)
-            self._group = dist.new_group(backend="gloo", timeout=timeout)
+            self._group = dist.new_group(
+                backend="gloo", timeout=timeout, group_desc="resync_agreement"
+            )
 
     def settle(self, step: str, code: Code = Code.OK, causes: Sequence[Cause] = ()) -> Decision:
         """Give this rank's outcome of a step and return the one of all ranks.
@@ -76,7 +80,7 @@ class Agreement:
             self._observe(f"agree.{step}", phase="begin", code=int(code))
             decision = self._settle(code, causes)
             self._observe(f"agree.{step}", phase="end", code=int(decision.code))
-        except RuntimeError as error:
+        except Exception as error:
             raise PeerLost(
                 f"agreement on step {step} failed: {error}. A trainer rank has died, left or hung; "
                 f"no engine is touched any more. Restart the trainer."
@@ -123,7 +127,7 @@ class Agreement:
         bounds = torch.tensor([value, -value], dtype=torch.int64)
         try:
             dist.all_reduce(bounds, op=dist.ReduceOp.MIN, group=self._group)
-        except RuntimeError as error:
+        except Exception as error:
             raise PeerLost(f"comparing what the ranks were given failed: {error}.") from error
         lowest, highest = int(bounds[0].item()), -int(bounds[1].item())
         return lowest == highest
@@ -131,5 +135,11 @@ class Agreement:
     def close(self) -> None:
         """Destroy the group; local to this rank."""
         group, self._group = self._group, None
-        if group is not None and dist.is_initialized():
+        if group is None:
+            return
+        if dist.is_initialized():
             dist.destroy_process_group(group)
+        # The last reference joins gloo's threads, at their next tick; nobody has to wait for that.
+        last = [group]
+        del group
+        threading.Thread(target=last.clear, name="resync-close-group", daemon=True).start()

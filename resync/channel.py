@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -23,9 +24,11 @@ logger = logging.getLogger("resync")
 class TrainerEngine(Protocol):
     """vLLM's shape of a trainer-side engine (``TrainerWeightTransferEngine``)."""
 
-    def send_weights(self) -> None: ...
+    def send_weights(self) -> None:
+        """Run one pass of the source and, on the sender, one session of the engines."""
 
-    def shutdown(self) -> None: ...
+    def shutdown(self) -> None:
+        """Drop the channel on this side."""
 
 
 OpenChannel = Callable[[WeightSyncClient, ResumableWeightSource], TrainerEngine]
@@ -99,7 +102,7 @@ class Channel:
         results: queue.SimpleQueue[_Opened | _Failed] = queue.SimpleQueue()
         abandoned = threading.Event()
 
-        def init_failed(error: FleetError) -> None:
+        def init_failed(error: Exception) -> None:
             results.put(_Failed(error, thread_ended=False))
 
         self._client.on_init_failed = init_failed
@@ -115,7 +118,7 @@ class Channel:
                 return
             results.put(_Opened(trainer))
             if abandoned.is_set():
-                trainer.shutdown()
+                _shut_down_unclaimed(results)
 
         thread = threading.Thread(target=build, name="resync-open-channel", daemon=True)
         thread.start()
@@ -123,6 +126,7 @@ class Channel:
             self.trainer = self._opened(results)
         except BaseException:
             abandoned.set()
+            _shut_down_unclaimed(results)
             raise
         self.broken = False
         self._observe("channel.open", phase="end")
@@ -139,16 +143,20 @@ class Channel:
             ) from None
         if isinstance(result, _Opened):
             return result.trainer
-        if not result.thread_ended:
-            self._wait_for_thread(results)
-        if isinstance(result.error, FleetError):
+        own = result.error if result.thread_ended else self._unwound(results)
+        if own is None or isinstance(own, FleetError):
             raise result.error
+        then = "" if result.thread_ended else f"; and then: {result.error}"
         raise ChannelError(
-            f"the trainer's end of the channel: {type(result.error).__name__}: {result.error}"
-        ) from result.error
+            f"the trainer's end of the channel: {type(own).__name__}: {own}{then}"
+        ) from own
 
-    def _wait_for_thread(self, results: queue.SimpleQueue[_Opened | _Failed]) -> None:
-        """An engine refused: give the thread, which may be in the rendezvous, time to unwind."""
+    def _unwound(self, results: queue.SimpleQueue[_Opened | _Failed]) -> BaseException | None:
+        """An engine refused: give the thread, which may be in the rendezvous, time to unwind.
+
+        Returns:
+            What the thread ended with, if it did: the refusal, or an error of its own before it.
+        """
         try:
             result = results.get(timeout=self._timeouts.settle_s)
         except queue.Empty:
@@ -157,11 +165,13 @@ class Channel:
                 "rendezvous after %g s: its thread cannot be freed and is left behind",
                 self._timeouts.settle_s,
             )
-            return
+            return None
         if isinstance(result, _Opened):
-            result.trainer.shutdown()
+            _shut_down(result.trainer)
+            return None
+        return result.error
 
-    def _drop_own_end(self, error: FleetError) -> None:
+    def _drop_own_end(self, error: Exception) -> None:
         """Nobody receives any more: free a broadcast of the sender that is under way.
 
         After ``destroy()`` of vLLM's communicator, the broadcasts that are left do nothing, so the
@@ -169,16 +179,36 @@ class Channel:
         """
         self.broken = True
         communicator: Any = getattr(self.trainer, "model_update_group", None)
-        if communicator is not None:
-            communicator.destroy()
-
-    def close(self) -> None:
-        """Shut the trainer engine down, if there is one. What that raises is logged, not raised:
-        the error that made us close matters more."""
-        trainer, self.trainer = self.trainer, None
-        if trainer is None:
+        if communicator is None:
             return
         try:
-            trainer.shutdown()
+            communicator.destroy()
         except Exception:
-            logger.exception("shutting the trainer engine down failed; going on without it")
+            logger.exception("dropping the sender's end of the channel failed; going on without it")
+
+    def close(self) -> None:
+        """Shut the trainer engine down, if there is one."""
+        trainer, self.trainer = self.trainer, None
+        if trainer is not None:
+            _shut_down(trainer)
+
+
+def _shut_down(trainer: TrainerEngine) -> None:
+    """Shut a trainer engine down. What that raises is logged, not raised: the error that made us
+    close matters more."""
+    try:
+        trainer.shutdown()
+    except Exception:
+        logger.exception("shutting the trainer engine down failed; going on without it")
+
+
+def _shut_down_unclaimed(results: queue.SimpleQueue[_Opened | _Failed]) -> None:
+    """Shut down a trainer engine that came up after its opening was given up.
+
+    Both sides of `Channel.open` call this; whichever takes the engine from the queue owns it.
+    """
+    with contextlib.suppress(queue.Empty):
+        while True:
+            result = results.get_nowait()
+            if isinstance(result, _Opened):
+                _shut_down(result.trainer)

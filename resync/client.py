@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from resync.engine_control import EngineControl
-from resync.errors import FleetError
 from resync.fleet import Fleet
 from resync.policy import TransportPolicy
 
 
-def _nothing(error: FleetError) -> None:
+def _nothing(error: Exception) -> None:
     """The default of the client's hooks."""
 
 
@@ -29,7 +28,7 @@ class WeightSyncClient:
 
     Attributes:
         draft: whether the session that is open is the draft model's.
-        failure: the first request of this session that failed, or ``None``. Where the policy
+        failure: why the first request of this session failed, or ``None``. Where the policy
             latches, later calls of the session do nothing.
         on_init_failed, on_update_failed: called with the failure before it is raised or latched,
             on the thread that made the call.
@@ -37,11 +36,12 @@ class WeightSyncClient:
 
     def __init__(self, fleet: Fleet | None, policy: TransportPolicy) -> None:
         self.draft = False
-        self.failure: FleetError | None = None
-        self.on_init_failed: Callable[[FleetError], None] = _nothing
-        self.on_update_failed: Callable[[FleetError], None] = _nothing
+        self.failure: Exception | None = None
+        self.on_init_failed: Callable[[Exception], None] = _nothing
+        self.on_update_failed: Callable[[Exception], None] = _nothing
         self._fleet = fleet
         self._policy = policy
+        self._session = 0
 
     @property
     def fleet(self) -> Fleet:
@@ -50,8 +50,9 @@ class WeightSyncClient:
         return self._fleet
 
     def begin_session(self) -> None:
-        """Forget the failure of the previous session."""
+        """Forget the failure of the previous session, and one of it that comes late."""
         self.failure = None
+        self._session += 1
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
         """Have every engine join the channel; each gets the rank of its own first worker.
@@ -59,6 +60,9 @@ class WeightSyncClient:
         Raises:
             FleetError: an engine refused or did not answer within the init time-out.
         """
+        # The hook of the channel that this call belongs to: a thread that was left behind in an
+        # earlier opening must not fail the present one.
+        on_failed = self.on_init_failed
         offsets = self._rank_offsets(init_info)
 
         async def join(engine: EngineControl) -> None:
@@ -66,8 +70,8 @@ class WeightSyncClient:
 
         try:
             self.fleet.each(join, coupled=self._policy.coupled)
-        except FleetError as error:
-            self.on_init_failed(error)
+        except Exception as error:
+            on_failed(error)
             raise
 
     def _rank_offsets(self, init_info: Mapping[str, Any]) -> list[dict[str, int]]:
@@ -91,14 +95,19 @@ class WeightSyncClient:
         """
         if self.failure is not None:
             return
-        payload = json_safe(update_info)
-
-        async def update(engine: EngineControl) -> None:
-            await engine.update(payload)
-
+        session = self._session
         try:
+            payload = json_safe(update_info)
+
+            async def update(engine: EngineControl) -> None:
+                await engine.update(payload)
+
             self.fleet.each(update, coupled=self._policy.coupled)
-        except FleetError as error:
+        except Exception as error:  # a payload that is not JSON too: the latch spares no failure
+            if session != self._session:
+                # vLLM does not join the thread that calls this after an error: the failure is of
+                # an attempt that has ended, and must not drop the channel of the next one.
+                raise
             self.on_update_failed(error)
             self._fail(error)
 
@@ -112,10 +121,10 @@ class WeightSyncClient:
             return
         try:
             self.fleet.each(EngineControl.finish)
-        except FleetError as error:
+        except Exception as error:
             self._fail(error)
 
-    def _fail(self, error: FleetError) -> None:
+    def _fail(self, error: Exception) -> None:
         self.failure = error
         if not self._policy.latch:
             raise error

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
-
-import httpx
 
 from resync.errors import (
     EngineError,
@@ -27,6 +26,7 @@ from resync.errors import (
 from resync.observer import Observer, unobserved
 from resync.report import Bytes, EngineReport
 from resync.timeouts import PushTimeouts
+from resync.wire import Answer, Wire, WireError
 
 TEXT_LIMIT = 500  # characters of an engine's answer that an error repeats
 
@@ -34,7 +34,7 @@ TEXT_LIMIT = 500  # characters of an engine's answer that an error repeats
 class Session(Enum):
     """The last thing known of an engine's update session."""
 
-    UNKNOWN = "unknown"  # connected, restarted, or a start or finish whose reply was lost
+    UNKNOWN = "unknown"  # found paused, or a start that failed, whether or not it was answered
     CLOSED = "closed"
     OPEN = "open"  # a start succeeded, and so did every update since
     UPDATE_FAILED = "update failed"  # layers may be left half loaded, the session open or ended
@@ -47,8 +47,7 @@ class EngineControl:
     Args:
         index: number of the engine, from 0.
         url: ``http://host:port``.
-        client: shared by all engines; its own time-outs must be off, this class bounds each
-            request as a whole.
+        wire: carries the requests; this class bounds each of them as a whole.
         timeouts: the limits.
         observe: hears ``request`` before and after each request.
 
@@ -61,7 +60,7 @@ class EngineControl:
         *,
         index: int,
         url: str,
-        client: httpx.AsyncClient,
+        wire: Wire,
         timeouts: PushTimeouts,
         observe: Observer = unobserved,
     ) -> None:
@@ -75,7 +74,7 @@ class EngineControl:
         self.expected_labels: frozenset[str] = frozenset()
         self.paused: bool | None = None
         self.paused_by_push = False
-        self._client = client
+        self._wire = wire
         self._timeouts = timeouts
         self._observe = observe
 
@@ -111,7 +110,7 @@ class EngineControl:
         route = "/start_draft_weight_update" if draft else "/start_weight_update"
         try:
             await self._post("start", route)
-        except EngineLost:
+        except BaseException:  # refused too: perhaps because a session is open already
             self.session = Session.UNKNOWN
             raise
         self.session, self.session_is_draft = Session.OPEN, draft
@@ -156,8 +155,11 @@ class EngineControl:
     async def is_paused(self) -> bool:
         """Return whether generation is paused."""
         answer = await self._get("is_paused", "/is_paused")
-        self.paused = bool(answer.get("is_paused"))
-        return self.paused
+        paused = answer.get("is_paused")
+        if not isinstance(paused, bool):
+            raise EngineMismatch(self.index, "is_paused", f"expected is_paused, found {answer!r}")
+        self.paused = paused
+        return paused
 
     async def resume(self) -> None:
         """Resume generation."""
@@ -188,10 +190,30 @@ class EngineControl:
     async def world_size(self) -> int:
         """Return the number of workers, and keep it as ``num_workers``."""
         answer = await self._get("world_size", "/get_world_size")
-        self.num_workers = int(answer["world_size"])
-        return self.num_workers
+        size = answer.get("world_size")
+        if not isinstance(size, int) or size < 1:
+            raise EngineMismatch(
+                self.index, "world_size", f"expected a world_size of 1 or more, found {answer!r}"
+            )
+        self.num_workers = size
+        return size
+
+    async def look(self) -> tuple[bool, str]:
+        """Return whether generation is paused, and the weight version; asked at the same time."""
+        paused, label = await asyncio.gather(self.is_paused(), self.version())
+        return paused, label
 
     # ---- what an engine needs next ----
+
+    @staticmethod
+    def session_found(*, paused: bool) -> Session:
+        """Return what to assume of an engine that is met for the first time.
+
+        A session takes the weights from under generation, so an engine that generates has none
+        open and no layer half loaded; one that is paused may have been left in the middle. Where
+        an idle engine proves this wrong, its start is refused and the resend cleans it up.
+        """
+        return Session.UNKNOWN if paused else Session.CLOSED
 
     async def close_session(self, *, has_draft: bool) -> None:
         """Leave the engine with no session open and no layer half loaded. It must be paused.
@@ -222,9 +244,22 @@ class EngineControl:
             await self._flush_session(draft=draft)
 
     async def _flush_session(self, *, draft: bool) -> None:
-        with contextlib.suppress(EngineRejected):  # a session is open still: finish that one
+        refusal = None
+        try:
             await self.start(draft=draft)
-        await self.finish()
+        except EngineRejected as error:  # because a session is open still: finish that one
+            refusal = error
+        try:
+            await self.finish()
+        except EngineRejected as error:
+            if refusal is None:
+                raise
+            raise EngineMismatch(
+                self.index,
+                "close",
+                "expected a session that can be closed or opened, found neither: "
+                f"{refusal}; {error}",
+            ) from error
 
     async def require_paused(self, action: str) -> None:
         """Check that generation is paused: opening a session takes the weights from under it.
@@ -233,13 +268,17 @@ class EngineControl:
             EngineMismatch: it is running.
         """
         if not await self.is_paused():
-            self.session = Session.UNKNOWN
-            raise EngineMismatch(
-                self.index,
-                action,
-                "expected generation to be paused, found it running: the engine was restarted or "
-                "somebody resumed it during the push",
-            )
+            raise self.found_running(action)
+
+    def found_running(self, action: str) -> EngineMismatch:
+        """Return the error for an engine that generates in the middle of a push."""
+        self.session = Session.UNKNOWN
+        return EngineMismatch(
+            self.index,
+            action,
+            "expected generation to be paused, found it running: the engine was restarted or "
+            "somebody resumed it during the push",
+        )
 
     # ---- the wire ----
 
@@ -262,10 +301,10 @@ class EngineControl:
         ok = False
         try:
             async with asyncio.timeout(limit_s):
-                response = await self._client.request(method, self.url + path, json=body)
-            answer = self._answer(action, response)
+                answer = await self._wire.request(method, self.url + path, body)
+            fields = self._fields(action, answer)
             ok = True
-            return answer
+            return fields
         except TimeoutError:
             raise EngineTimeout(
                 self.index,
@@ -273,29 +312,27 @@ class EngineControl:
                 f"expected an answer within {limit_s:g} s, found none. The engine may still carry "
                 "the request out",
             ) from None
-        except httpx.HTTPError as error:
-            raise EngineLost(
-                self.index, action, f"no answer from {self.url}: {error or type(error).__name__}"
-            ) from error
+        except WireError as error:
+            raise EngineLost(self.index, action, f"no answer from {self.url}: {error}") from error
         finally:
             seconds = round(time.monotonic() - begun_s, 6)
             self._observe("request", phase="end", ok=ok, seconds=seconds, **details)
 
-    def _answer(self, action: str, response: httpx.Response) -> dict[str, Any]:
-        if response.status_code != 200:
-            text = response.text[:TEXT_LIMIT]
-            raise EngineRejected(self.index, action, response.status_code, text)
-        if not response.content:
+    def _fields(self, action: str, answer: Answer) -> dict[str, Any]:
+        if answer.status != 200:
+            text = answer.text[:TEXT_LIMIT]
+            raise EngineRejected(self.index, action, answer.status, text)
+        if not answer.content:
             return {}
         try:
-            answer = response.json()
+            fields = json.loads(answer.content)
         except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
+            fields = None
+        if not isinstance(fields, dict):
             raise EngineMismatch(
-                self.index, action, f"expected a JSON object, found {response.text[:TEXT_LIMIT]!r}"
+                self.index, action, f"expected a JSON object, found {answer.text[:TEXT_LIMIT]!r}"
             )
-        return answer
+        return fields
 
 
 def engine_errors(outcomes: list[BaseException | None]) -> list[EngineError]:

@@ -55,7 +55,14 @@ class Cause:
 
 
 class ResyncError(RuntimeError):
-    """Base of every error that this package raises on purpose."""
+    """Base of every error that this package raises on purpose.
+
+    Attributes:
+        leaves_job: the rank that raises it must leave the job (end its process), so that the other
+            ranks do not wait for it in a collective until the group's time-out.
+    """
+
+    leaves_job = False
 
 
 class EngineError(ResyncError):
@@ -112,6 +119,8 @@ class SourceFailed(ResyncError):
     the job; the others raise when their gather ends.
     """
 
+    leaves_job = True
+
 
 class PeerLost(ResyncError):
     """An agreement with the other ranks failed: a rank has died, left or hung.
@@ -119,12 +128,14 @@ class PeerLost(ResyncError):
     The updater touches no engine after it; the trainer must be restarted.
     """
 
+    leaves_job = True
+
 
 class PushFailed(ResyncError):
     """A push failed on every rank, with the same causes on every rank.
 
     Attributes:
-        causes: of the last attempt, by rank.
+        causes: of every attempt, by rank.
         report: what happened; its engine states are complete on the sender only.
     """
 
@@ -135,11 +146,17 @@ class PushFailed(ResyncError):
 
 
 class ConnectFailed(ResyncError):
-    """Connecting to the engines failed on every rank, with the same causes on every rank."""
+    """Connecting to the engines failed on every rank, with the same causes on every rank.
 
-    def __init__(self, message: str, causes: Sequence[Cause]) -> None:
+    Attributes:
+        causes: of the last channel that was tried, by rank.
+        attempts: channels that were tried; 0 where it did not come to that.
+    """
+
+    def __init__(self, message: str, causes: Sequence[Cause], *, attempts: int = 0) -> None:
         super().__init__(message)
         self.causes = tuple(causes)
+        self.attempts = attempts
 
 
 class UpdaterUnusable(ResyncError):

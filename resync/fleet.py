@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
-
-import httpx
+from typing import TypeVar
 
 from resync.engine_control import EngineControl, engine_errors
 from resync.errors import EngineError, EngineTimeout, FleetError
 from resync.observer import Observer, unobserved
 from resync.report import EngineReport
 from resync.timeouts import PushTimeouts
+from resync.wire import HttpWire, Wire
 
 T = TypeVar("T")
 Action = Callable[[EngineControl], Awaitable[object]]
@@ -30,7 +28,7 @@ class Fleet:
     Args:
         urls: one ``http://host:port`` an engine, in the order of their index.
         timeouts: the limits.
-        transport: replaces the network, for tests.
+        wire: carries the requests; HTTP by default.
     """
 
     def __init__(
@@ -39,25 +37,16 @@ class Fleet:
         timeouts: PushTimeouts,
         *,
         observe: Observer = unobserved,
-        transport: httpx.AsyncBaseTransport | None = None,
+        wire: Wire | None = None,
     ) -> None:
         self.timeouts = timeouts
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="resync-control", daemon=True
         )
-        # The engines are inside the cluster: no proxy of the environment, and certificates are
-        # only loaded (which takes longer than a push step) where an engine speaks TLS.
-        tls = any(url.startswith("https:") for url in urls)
-        self._client = httpx.AsyncClient(
-            timeout=None,
-            trust_env=False,
-            verify=ssl.create_default_context() if tls else False,
-            transport=transport,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=4 * len(urls)),
-        )
+        self._wire = HttpWire() if wire is None else wire
         self.engines = tuple(
-            EngineControl(index=i, url=url, client=self._client, timeouts=timeouts, observe=observe)
+            EngineControl(index=i, url=url, wire=self._wire, timeouts=timeouts, observe=observe)
             for i, url in enumerate(urls)
         )
         self._thread.start()
@@ -96,10 +85,11 @@ class Fleet:
     async def _each(
         self, action: Action, engines: Sequence[EngineControl], coupled: bool
     ) -> list[EngineError]:
-        tasks = [asyncio.ensure_future(_outcome(action(engine))) for engine in engines]
+        tasks = [asyncio.ensure_future(_outcome(action, engine)) for engine in engines]
         pending: set[asyncio.Future[BaseException | None]] = set(tasks)
-        limit_s: float | None = None
+        give_up_s: float | None = None  # on the loop's clock; from the first failure on
         while pending:
+            limit_s = None if give_up_s is None else max(0.0, give_up_s - self._loop.time())
             done, pending = await asyncio.wait(
                 pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )
@@ -108,33 +98,45 @@ class Fleet:
                     task.cancel()
                 await asyncio.wait(pending)
                 break
-            if coupled and any(task.result() is not None for task in done):
-                limit_s = self.timeouts.settle_s
+            failed = any(task.result() is not None for task in done)
+            if coupled and failed and give_up_s is None:
+                give_up_s = self._loop.time() + self.timeouts.settle_s
         outcomes = [
             _given_up(engine, self.timeouts.settle_s) if task.cancelled() else task.result()
             for engine, task in zip(engines, tasks, strict=True)
         ]
         return engine_errors(outcomes)
 
+    async def _end_requests(self) -> None:
+        requests = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in requests:
+            task.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+        await self._wire.close()
+
     def reports(self) -> tuple[EngineReport, ...]:
         """Return what is known of each engine."""
         return tuple(engine.report() for engine in self.engines)
 
     def close(self) -> None:
-        """Close the connections and end the thread. Touches no engine."""
+        """Close the connections and end the thread. Sends nothing.
+
+        A request that is under way is given up: a thread of the trainer engine that still waits
+        for it gets ``CancelledError`` instead of waiting for a loop that has ended.
+        """
         if self._loop.is_closed():
             return
-        self.run(self._client.aclose())
+        self.run(self._end_requests())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(self.timeouts.settle_s)
         if not self._thread.is_alive():
             self._loop.close()
 
 
-async def _outcome(awaitable: Awaitable[Any]) -> BaseException | None:
+async def _outcome(action: Action, engine: EngineControl) -> BaseException | None:
     """Return the exception of one engine's action as a value, so that the others go on."""
     try:
-        await awaitable
+        await action(engine)
     except Exception as error:
         return error
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from resync.engine_control import EngineControl, Session
+from resync.engine_control import EngineControl
 from resync.errors import EngineError, EngineMismatch, FleetError
 from resync.fleet import Fleet
 from resync.report import Bytes, PushReport
@@ -28,10 +28,12 @@ def quiesce(fleet: Fleet) -> bool:
     restarted: list[int] = []
 
     async def quiet(engine: EngineControl) -> None:
-        engine.paused_by_push = not await engine.is_paused()
+        engine.paused_by_push = False  # that of the push before, should the next line fail
+        paused, label = await engine.look()
+        engine.paused_by_push = not paused
         engine.bytes = Bytes.UNCHANGED if engine.bytes is Bytes.COMMITTED else engine.bytes
-        if await engine.version() not in engine.expected_labels:
-            engine.session = Session.UNKNOWN
+        if label not in engine.expected_labels:
+            engine.session = engine.session_found(paused=not engine.paused_by_push)
             engine.bytes = Bytes.UNCHANGED
             restarted.append(engine.index)
         await engine.pause()
@@ -41,6 +43,9 @@ def quiesce(fleet: Fleet) -> bool:
         fleet.each(quiet)
     except FleetError as error:
         raise FleetError([*error.failures, *_let_run_again(fleet)]) from error
+    except Exception:  # not an engine's: an observer's, or a mistake
+        _let_run_again(fleet)
+        raise
     if restarted:
         logger.warning(
             "engines %s report a weight version that this trainer did not publish: they were "
@@ -109,6 +114,7 @@ def publish(fleet: Fleet, version: str, report: PushReport) -> None:
 
 
 async def _publish_and_read_back(engine: EngineControl, version: str) -> None:
+    await engine.require_paused("publish")  # one that was restarted holds other weights
     await engine.publish(version)
     found = await engine.version()
     if found != version:
@@ -141,6 +147,9 @@ def resume(fleet: Fleet, report: PushReport) -> None:
         fleet.each(resume_one)
     except FleetError as error:
         raise FleetError([*error.failures, *_pause_again(fleet)]) from error
+    except Exception:
+        _pause_again(fleet)
+        raise
 
 
 def _pause_again(fleet: Fleet) -> list[EngineError]:

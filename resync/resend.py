@@ -7,19 +7,14 @@ engines are still the ones that the push began with. A resend always repeats bot
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from resync.agreement import Decision
 from resync.channel import Channel
 from resync.client import WeightSyncClient
 from resync.engine_control import EngineControl, Session
-from resync.errors import (
-    Cause,
-    EngineMismatch,
-    FleetError,
-    PeerLost,
-    SourceFailed,
-)
+from resync.errors import Cause, EngineMismatch, PeerLost, SourceFailed
 from resync.fleet import Action, Fleet
 from resync.report import AttemptReport, Bytes, PushReport
 from resync.source import ResumableWeightSource
@@ -82,7 +77,9 @@ def send_weights_with_resync(sender: Sender, steps: Steps, report: PushReport) -
             return ()
         causes = attempt.causes = decision.causes
         sender.channel.broken = True
-    _leave_no_session_open(sender)
+    # Agreed on like every step, so that no rank begins another push while the sender still closes.
+    # Its own failure is logged; the causes at hand matter more.
+    steps.on_sender("close", lambda: _clean_up(sender))
     return causes
 
 
@@ -90,7 +87,7 @@ def _attempt(
     sender: Sender, steps: Steps, attempt: AttemptReport, *, clean_up_first: bool
 ) -> Decision:
     if clean_up_first:
-        decision = steps.on_sender("clean_up", lambda: _clean_up(sender))
+        decision = steps.on_sender("clean_up", lambda: _clean_up(sender, accept_labels=True))
         if not decision.ok:
             return decision
         decision = steps.on_every_rank("reconnect", sender.channel.open)
@@ -110,11 +107,21 @@ def _attempt(
     return decision
 
 
-def _clean_up(sender: Sender) -> None:
-    """Bring every engine back to: paused, no session open, no layer half loaded."""
+def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
+    """Bring every engine back to: paused, no session open, no layer half loaded.
+
+    Args:
+        sender: this rank's parts.
+        accept_labels: take an unexpected label, of an engine that was restarted during the push,
+            for the one before it: the resend goes to that engine too, over a channel that it joins.
+    """
 
     async def clean(engine: EngineControl) -> None:
         await engine.pause()  # closing commits what was loaded: never on a running engine
+        if accept_labels and await engine.version() not in engine.expected_labels:
+            assert engine.label is not None
+            engine.session = Session.UNKNOWN
+            engine.expected_labels = frozenset({engine.label})
         await engine.close_session(has_draft=sender.has_draft)
 
     sender.on_engines(clean)
@@ -125,8 +132,8 @@ def _open_sessions(sender: Sender, *, draft: bool) -> None:
         await engine.require_paused("start")
         await engine.close_session(has_draft=sender.has_draft)
         if sender.dirty_label is not None and not draft:
+            engine.expected_labels |= {sender.dirty_label}  # shown too where the answer is lost
             await engine.publish(sender.dirty_label)
-            engine.expected_labels |= {sender.dirty_label}
         await engine.start(draft=draft)
 
     sender.on_engines(open_one)
@@ -159,11 +166,14 @@ async def _verify(engine: EngineControl) -> None:
     """Check that the engine is the one that the push began with, and that its replies are its own.
 
     Raises:
-        EngineMismatch: its label is neither the one it had nor ours: it was restarted, or somebody
-            else writes to it; or its workers' replies are shifted.
+        EngineMismatch: its label is neither the one it had nor ours, or it generates: it was
+            restarted, or somebody else writes to it; or its workers' replies are shifted.
     """
-    await engine.probe()
-    label = await engine.version()
+    _, (paused, label) = await asyncio.gather(engine.probe(), engine.look())
+    if not paused:
+        # A restarted engine shows the label of a new engine, which before the first push is the
+        # expected one too: only that it generates gives it away.
+        raise engine.found_running("verify")
     if label not in engine.expected_labels:
         engine.session = Session.UNKNOWN
         expected = " or ".join(sorted(engine.expected_labels))
@@ -173,14 +183,3 @@ async def _verify(engine: EngineControl) -> None:
             f"expected weight version {expected}, found {label}: the engine was restarted or "
             "another trainer writes to it",
         )
-
-
-def _leave_no_session_open(sender: Sender) -> None:
-    """After the last attempt: close what is open. The error at hand matters more than this one's,
-    so a failure here only shows in the engines' reports."""
-    try:
-        _clean_up(sender)
-    except FleetError as error:
-        for failure in error.failures:
-            assert sender.fleet is not None
-            sender.fleet.engines[failure.engine].paused = None

@@ -20,7 +20,8 @@ class WeightSource(Protocol):
     Iterating yields ``(name, tensor)`` with full tensors, in the order of ``metadata()``.
     """
 
-    def metadata(self) -> Sequence[Any]: ...
+    def metadata(self) -> Sequence[Any]:
+        """Return name, dtype and shape of each tensor, in order."""
 
     def __iter__(self) -> Iterator[tuple[str, Any]]: ...
 

@@ -25,6 +25,9 @@ DEFAULT_REQUEST_S = 1800.0
 # (opening a session: pause state, dirty label, and for target and draft each a start and a finish
 # that flush an unknown session, then the start). A unit test counts them.
 MAX_REQUESTS_BETWEEN_AGREEMENTS = 8
+# The most between two collectives of the trainer's own: unpacked IPC makes an update and a finish
+# between two barriers.
+REQUESTS_BETWEEN_BARRIERS = 2
 
 
 class TimeoutOrderError(ValueError):
@@ -129,7 +132,7 @@ def check_group_timeouts(
 ) -> None:
     """Check that no process group of the trainer ends a wait that a request may still end.
 
-    While the sender waits for one request, the other ranks wait for it in a gather or a barrier of
+    While the sender waits for its requests, the other ranks wait for it in a gather or a barrier of
     the trainer's own groups. If those expire first, the job dies and nothing is resent.
 
     Args:
@@ -140,14 +143,14 @@ def check_group_timeouts(
     Raises:
         TimeoutOrderError: ``strict``, and a group expires no later than a request.
     """
-    needed_s = timeouts.request_s + timeouts.settle_s
+    needed_s = REQUESTS_BETWEEN_BARRIERS * timeouts.request_s + timeouts.settle_s
     short = {name: seconds for name, seconds in groups.items() if seconds <= needed_s}
     if not short:
         return
     found = ", ".join(f"{name} {seconds:g} s" for name, seconds in sorted(short.items()))
     message = (
-        f"expected process groups that outlast one request of a weight push "
-        f"({REQUEST_FLAG} {timeouts.request_s:g} s + {timeouts.settle_s:g} s to settle), found "
+        f"expected process groups that outlast {REQUESTS_BETWEEN_BARRIERS} requests of a weight "
+        f"push ({REQUEST_FLAG} {timeouts.request_s:g} s each + {timeouts.settle_s:g} s), found "
         f"{found}: the other ranks would die in a collective before a failed request is resent. "
         f"Lower {REQUEST_FLAG} or raise the groups' time-out."
     )

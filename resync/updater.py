@@ -15,9 +15,11 @@ paused and the version unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch.distributed as dist
 
@@ -76,7 +78,7 @@ class WeightUpdater:
         make_fleet: replaces HTTP, for tests.
 
     Raises:
-        ValueError: unknown transport.
+        ValueError: unknown transport, or ``draft`` with a source that has no such flag.
         TimeoutOrderError: ``strict``, and a process group is too short.
     """
 
@@ -95,6 +97,12 @@ class WeightUpdater:
         observe: Observer = unobserved,
         make_fleet: MakeFleet = _http_fleet,
     ) -> None:
+        if draft and not hasattr(source, "draft"):
+            raise ValueError(
+                "source: expected a weight source with a `draft` flag, as the push carries a draft "
+                f"model too, found none on {type(source).__name__}: both sessions would get the "
+                "target's weights."
+            )
         self.weight_version = start_version
         self.timeouts = timeouts or PushTimeouts()
         self.policy = policy_for(transport)
@@ -131,6 +139,7 @@ class WeightUpdater:
             ConnectFailed: on every rank, with the same causes; generation is untouched.
             PeerLost: a rank was lost.
         """
+        self._require_peers()
         if self._agreement is not None:
             raise UpdaterUnusable("expected an updater that is not connected; call close() first.")
         self._agreement = Agreement(timeout_s=self.timeouts.agreement_s, observe=self._observe)
@@ -152,14 +161,12 @@ class WeightUpdater:
                 "No engine was touched.",
                 (),
             )
-        if self._rank == 0:
-            self._fleet = self._make_fleet(engines, self.timeouts, self._observe)
+        steps = Steps(self._agreement, rank=self._rank, report=PushReport(version="connect"))
+        decision = steps.on_sender("look", partial(self._look, engines))
         self._client = WeightSyncClient(self._fleet, self.policy)
         self._channel = Channel(
             self._open_channel, self._client, self.source, self.timeouts, observe=self._observe
         )
-        steps = Steps(self._agreement, rank=self._rank, report=PushReport(version="connect"))
-        decision = steps.on_sender("look", self._look)
         builds = 0
         while decision.ok and builds < CONNECT_ATTEMPTS:
             builds += 1
@@ -172,15 +179,17 @@ class WeightUpdater:
             f"connecting to {len(engines)} engines failed after {builds} channels: "
             f"{describe(decision.causes)}",
             decision.causes,
+            attempts=builds,
         )
 
-    def _look(self) -> None:
+    def _look(self, engines: Sequence[str]) -> None:
         """Read each engine's size and label, and take that label for the one before the push."""
-        assert self._fleet is not None
+        self._fleet = self._make_fleet(engines, self.timeouts, self._observe)
 
         async def look(engine: EngineControl) -> None:
-            await engine.world_size()
-            engine.expected_labels = frozenset({await engine.version()})
+            _, (paused, label) = await asyncio.gather(engine.world_size(), engine.look())
+            engine.expected_labels = frozenset({label})
+            engine.session = engine.session_found(paused=paused)
 
         self._fleet.each(look)
 
@@ -198,8 +207,7 @@ class WeightUpdater:
             SourceFailed: the weight source raised on this rank; leave the job.
             PeerLost: a rank was lost; restart the trainer.
         """
-        if self._lost is not None:
-            raise UpdaterUnusable(f"this updater lost a peer and touches no engine: {self._lost}")
+        self._require_peers()
         if self._agreement is None or self._channel is None or self._client is None:
             raise UpdaterUnusable("expected a connected updater; call connect() first.")
         report = PushReport(version=str(self.weight_version + 1))
@@ -237,8 +245,8 @@ class WeightUpdater:
                 self._fail(report, "reconnecting", (*decision.causes, *restored.causes))
         if not decision.ok:
             self._fail(report, "quiescing", decision.causes)
-        causes = send_weights_with_resync(sender, steps, report)
-        if causes:
+        if send_weights_with_resync(sender, steps, report):
+            causes = [cause for attempt in report.attempts for cause in attempt.causes]
             self._fail(report, f"sending, {MAX_ATTEMPTS} attempts", causes)
         decision = steps.on_sender(
             "commit", lambda: publish(fleet, report.version, report) if fleet else None
@@ -251,17 +259,20 @@ class WeightUpdater:
             self._fail(report, "resuming", decision.causes)
 
     def _fail(self, report: PushReport, what: str, causes: Sequence[Cause]) -> None:
-        states = ""
         if self._fleet is not None:
             report.engines = self._fleet.reports()
-            states = "; engines: " + ", ".join(
-                f"{e.index} {e.bytes}, label {e.label}" for e in report.engines
-            )
+            for e in report.engines:
+                logger.error(
+                    "push %s failed (%s): engine %d holds %s bytes, shows label %s, paused: %s",
+                    report.version, what, e.index, e.bytes, e.label, e.paused,
+                )  # fmt: skip
         raise PushFailed(
-            f"push of version {report.version} failed ({what}): {describe(causes)}{states}",
-            causes,
-            report,
+            f"push of version {report.version} failed ({what}): {describe(causes)}", causes, report
         )
+
+    def _require_peers(self) -> None:
+        if self._lost is not None:
+            raise UpdaterUnusable(f"this updater lost a peer and touches no engine: {self._lost}")
 
     # ---- the end ----
 

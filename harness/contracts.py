@@ -28,6 +28,9 @@ class Exchange(Protocol):
     answer with ``forward()``.
     """
 
+    async def read_json(self) -> Json:
+        """Return the request's JSON body, or ``{}``; the engine can still read it."""
+
     async def forward(self, *, deliver: bool = True) -> None:
         """Run the engine's own handler; ``deliver=False`` throws its answer away."""
 
@@ -108,6 +111,10 @@ class EngineAddress:
     index: int
     url: str
     workers: int
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
 
 class WeightSource(Protocol):
@@ -250,3 +257,50 @@ class ScenarioResult:
     total_seconds: float
     journal: Path
     evidence: Mapping[str, str] = field(default_factory=dict)  # process name -> stacks and pending
+
+
+class WeightOracle(Protocol):
+    """Knows, without moving a tensor, which weights an engine should hold."""
+
+    def expected(self, *, seed: int, step: int, workers: int, draft: bool) -> str:
+        """Return the fingerprint of the weights of push ``step``; 0 is what engines start with."""
+
+    def fingerprint(self, checksums: Mapping[str, str]) -> str:
+        """Return the fingerprint of what ``/weight_checker`` answered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What the command line puts together for the runner.
+
+    Attributes:
+        engine_entry, rank_entry: ``package.module:function`` of the processes.
+        preload: modules that the zygote imports before it forks them.
+        oracle: of the weights.
+        target: default ``package.module:factory`` of the module under test.
+    """
+
+    engine_entry: str
+    rank_entry: str
+    preload: tuple[str, ...]
+    oracle: WeightOracle
+    target: str
+
+
+class Display(Protocol):
+    """What the runner tells whoever watches. Any thread may call it, after ``begin``."""
+
+    def begin(self, total: int) -> None:
+        """The run starts; ``total`` scenarios are selected."""
+
+    def started(self, name: str) -> None:
+        """One scenario starts. Several may run at once."""
+
+    def doing(self, name: str, what: str) -> None:
+        """A running scenario has come to a new step; ``what`` is a few words."""
+
+    def finished(self, result: ScenarioResult) -> None:
+        """One scenario has its verdict."""
+
+    def end(self) -> None:
+        """The run is over, or was interrupted. Calling it twice is fine."""

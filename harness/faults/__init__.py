@@ -1,0 +1,28 @@
+"""The fault kinds, one file each. A new kind is one file, one line in `FAULTS` and one test."""
+
+from __future__ import annotations
+
+from harness.faults.disconnect import Disconnect
+from harness.faults.hang import Hang
+from harness.faults.kill import Kill
+from harness.faults.kind import FaultKind
+from harness.faults.port_taken import PortTaken
+from harness.faults.raise_ import Raise
+from harness.faults.reject import Reject
+from harness.faults.reply_lost import ReplyLost
+from harness.faults.request_lost import RequestLost
+from harness.faults.slow import Slow
+from harness.faults.stale_version import StaleVersion
+
+FAULTS: dict[str, type[FaultKind]] = {
+    "disconnect": Disconnect,
+    "hang": Hang,
+    "kill": Kill,
+    "port_taken": PortTaken,
+    "raise": Raise,
+    "reject": Reject,
+    "reply_lost": ReplyLost,
+    "request_lost": RequestLost,
+    "slow": Slow,
+    "stale_version": StaleVersion,
+}

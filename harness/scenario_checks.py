@@ -1,0 +1,252 @@
+"""What needs more than one field of a scenario to judge: ranges, places, counts, contradictions.
+
+Each check takes the parts of a scenario that are valid in themselves and yields what is wrong
+between them, so that one mistake hides no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.fault_points import FAULT_POINTS, FaultPoint
+from harness.faults import FAULTS
+from harness.scenario import (
+    INVARIANTS,
+    MAX_SHARDS,
+    Engines,
+    Expectation,
+    FaultSpec,
+    Restart,
+    StagedRequest,
+    Trainer,
+)
+from harness.wording import near, show, unknown
+from harness.yaml_document import Place, Problem
+
+
+@dataclass
+class Parts:
+    """The valid parts of one scenario; ``None``, or absent from a list, where a part is broken."""
+
+    trainer: Trainer | None = None
+    engines: Engines | None = None
+    draft: bool | None = None
+    pushes: int | None = None
+    faults: Mapping[int, FaultSpec] = field(default_factory=dict)
+    restarts: Mapping[int, Restart] = field(default_factory=dict)
+    before_connect: Mapping[int, StagedRequest] = field(default_factory=dict)
+    expect: Mapping[Place, Expectation] = field(default_factory=dict)
+    num_expectations: int | None = None
+    waive: Mapping[str, str] = field(default_factory=dict)
+    breaks: tuple[str, ...] = ()
+
+
+def check(parts: Parts) -> Iterator[Problem]:
+    """Yield everything that is wrong between the parts."""
+    for one_check in _CHECKS:
+        yield from one_check(parts)
+
+
+def _check_layout(parts: Parts) -> Iterator[Problem]:
+    trainer, engines = parts.trainer, parts.engines
+    if trainer is not None:
+        model_parallel = trainer.tensor_parallel * trainer.pipeline_parallel
+        if trainer.ranks % model_parallel:
+            yield _problem(
+                ("trainer", "ranks"),
+                f"a multiple of tensor_parallel x pipeline_parallel = {model_parallel}",
+                trainer.ranks,
+                "Change one of the three.",
+            )
+        if trainer.expert_parallel != 1:
+            yield _problem(
+                ("trainer", "expert_parallel"),
+                "1, since experts are not supported yet",
+                trainer.expert_parallel,
+                "Leave the key out.",
+            )
+        if MAX_SHARDS % trainer.tensor_parallel:
+            yield _unsplittable(("trainer", "tensor_parallel"), trainer.tensor_parallel)
+    if engines is not None and MAX_SHARDS % engines.workers:
+        yield _unsplittable(("engines", "workers"), engines.workers)
+
+
+def _unsplittable(place: Place, found: int) -> Problem:
+    return _problem(
+        place,
+        f"a number that divides {MAX_SHARDS}, the model's narrowest split dimension",
+        found,
+        "Use 1, 2, 4, 8 or 16.",
+    )
+
+
+def _check_faults(parts: Parts) -> Iterator[Problem]:
+    for number, fault in parts.faults.items():
+        place: Place = ("faults", number)
+        if fault.at not in FAULT_POINTS:
+            yield Problem((*place, "at"), unknown(fault.at, FAULT_POINTS, what="a fault point of"))
+            continue
+        point = FAULT_POINTS[fault.at]
+        if not FAULTS[fault.kind].can_strike(fault.at):
+            possible = [name for name in FAULT_POINTS if FAULTS[fault.kind].can_strike(name)]
+            yield _problem(
+                (*place, "at"),
+                f"a point that {fault.kind} can strike ({', '.join(possible)})",
+                fault.at,
+                near(fault.at, possible),
+            )
+        yield from _check_address(fault, point, place, parts)
+        yield from _check_selectors(fault, point, place, parts)
+        if parts.pushes is not None and fault.push > parts.pushes:
+            yield _problem(
+                (*place, "push"),
+                f"a push from 0 (the connect) to {parts.pushes}",
+                fault.push,
+                "Lower it, or raise pushes.",
+            )
+
+
+def _check_address(
+    fault: FaultSpec, point: FaultPoint, place: Place, parts: Parts
+) -> Iterator[Problem]:
+    takes, other = ("rank", "engine") if point.role == "rank" else ("engine", "rank")
+    if getattr(fault, takes) is None:
+        message = f"expected the key {takes} beside {fault.at}, found none. Add a number or all."
+        yield Problem((*place, takes), message)
+    if getattr(fault, other) is not None:
+        yield Problem(
+            (*place, other),
+            f"expected {takes} beside {fault.at}, found {other}. Write {takes} instead.",
+            at_key=True,
+        )
+    trainer, engines = parts.trainer, parts.engines
+    if takes == "rank" and trainer is not None:
+        yield from _check_index(fault.rank, (*place, "rank"), trainer.ranks, "trainer.ranks")
+    if takes == "engine" and engines is not None:
+        yield from _check_index(fault.engine, (*place, "engine"), engines.count, "engines.count")
+        if point.role == "worker":
+            workers = engines.workers
+            yield from _check_index(fault.worker, (*place, "worker"), workers, "engines.workers")
+
+
+def _check_index(
+    found: int | str | None, place: Place, count: int, limit: str
+) -> Iterator[Problem]:
+    if isinstance(found, int) and found >= count:
+        what = "an engine" if limit == "engines.count" else f"a {place[-1]}"
+        yield _problem(
+            place,
+            f"{what} from 0 to {count - 1} ({limit} is {count})",
+            found,
+            f"Lower it, or raise {limit}.",
+        )
+
+
+def _check_selectors(
+    fault: FaultSpec, point: FaultPoint, place: Place, parts: Parts
+) -> Iterator[Problem]:
+    for key in ("worker", "session", "tensor", "name"):
+        if getattr(fault, key) is not None and key not in point.narrowed_by:
+            places = ", ".join(p.name for p in FAULT_POINTS.values() if key in p.narrowed_by)
+            yield Problem(
+                (*place, key),
+                f"expected {key} only at {places}, found it at {fault.at}. Remove it.",
+                at_key=True,
+            )
+    if fault.session == "draft" and parts.draft is False:
+        yield _problem(
+            (*place, "session"), "target, since draft is false", "draft", "Set draft: true."
+        )
+
+
+def _check_between_pushes(parts: Parts) -> Iterator[Problem]:
+    for number, restart in parts.restarts.items():
+        place: Place = ("restarts", number)
+        if restart.what == "engine" and restart.engine is None:
+            message = "expected the key engine beside what: engine, found none. Say which."
+            yield Problem((*place, "engine"), message)
+        if restart.what == "trainer" and restart.engine is not None:
+            message = "expected no engine beside what: trainer, found one. Remove it."
+            yield Problem((*place, "engine"), message, at_key=True)
+        if parts.engines is not None:
+            count = parts.engines.count
+            yield from _check_index(restart.engine, (*place, "engine"), count, "engines.count")
+        if parts.pushes is not None and restart.before_push > parts.pushes:
+            yield _problem(
+                (*place, "before_push"),
+                f"a push from 1 to {parts.pushes}",
+                restart.before_push,
+                "Lower it, or raise pushes.",
+            )
+    for number, staged in parts.before_connect.items():
+        place = ("before_connect", number)
+        if parts.engines is not None:
+            count = parts.engines.count
+            yield from _check_index(staged.engine, (*place, "engine"), count, "engines.count")
+        if staged.request == "start_draft" and parts.draft is False:
+            yield _problem(
+                (*place, "request"), "a request without draft", "start_draft", "Set draft: true."
+            )
+
+
+def _check_expectations(parts: Parts) -> Iterator[Problem]:
+    given, pushes = parts.num_expectations, parts.pushes
+    if given is not None and pushes is not None and given not in (1, pushes):
+        yield _problem(
+            ("expect",),
+            f"one mapping, or a list of {pushes} (one for each push)",
+            f"{given} entries",
+            "Add or remove some, or change pushes.",
+        )
+    for place, expectation in parts.expect.items():
+        if parts.engines is not None:
+            count = parts.engines.count
+            for key in ("version", "generation", "bytes"):
+                value = getattr(expectation, key)
+                if isinstance(value, tuple) and len(value) != count:
+                    yield _problem(
+                        (*place, key),
+                        f"one value, or a list of {count} (engines.count)",
+                        value,
+                        "List one for each engine.",
+                    )
+            named = expectation.names_engine
+            yield from _check_index(named, (*place, "names_engine"), count, "engines.count")
+        for key in ("error", "names_engine"):
+            if getattr(expectation, key) is not None and expectation.outcome == "resumed":
+                yield Problem(
+                    (*place, key),
+                    f"expected no {key} beside outcome: resumed, found one. "
+                    f"Remove it: a push that resumed raises nothing.",
+                    at_key=True,
+                )
+
+
+def _check_invariants(parts: Parts) -> Iterator[Problem]:
+    for name in parts.waive:
+        if name not in INVARIANTS:
+            message = unknown(name, INVARIANTS, what="an invariant of")
+            yield Problem(("waive", name), message, at_key=True)
+    for number, name in enumerate(parts.breaks):
+        if name not in INVARIANTS:
+            message = unknown(name, INVARIANTS, what="an invariant of")
+            yield Problem(("breaks", number), message)
+        elif name in parts.waive:
+            message = f"expected {name} in waive or in breaks, found it in both. Remove one."
+            yield Problem(("breaks", number), message)
+
+
+def _problem(place: Place, expected: str, found: Any, next_step: str) -> Problem:
+    shown = found if isinstance(found, str) else show(found)
+    return Problem(place, f"expected {expected}, found {shown}. {next_step}")
+
+
+_CHECKS: tuple[Callable[[Parts], Iterator[Problem]], ...] = (
+    _check_layout,
+    _check_faults,
+    _check_between_pushes,
+    _check_expectations,
+    _check_invariants,
+)

@@ -20,7 +20,7 @@ HIDDEN = 32
 HEADS_Q, HEADS_KV, HEAD_DIM = 8, 4, 4
 INTERMEDIATE = 64
 VOCAB = 64
-NUM_LAYERS = 2
+NUM_LAYERS = 1
 NUM_DRAFT_LAYERS = 1
 ITEM_BYTES = 4  # float32
 
@@ -101,8 +101,10 @@ def full_bytes(seed: int, step: int, tensor: SourceTensor) -> bytes:
     return bytes(data)
 
 
-def shard_bytes(data: bytes, shape: tuple[int, ...], dim: int | None, rank: int, size: int) -> bytes:
-    """Return the part of a row-major tensor that tensor-parallel rank ``rank`` of ``size`` holds."""
+def shard_bytes(
+    data: bytes, shape: tuple[int, ...], dim: int | None, rank: int, size: int
+) -> bytes:
+    """Return what tensor-parallel rank ``rank`` of ``size`` holds of a row-major tensor."""
     if dim is None or size == 1:
         return data
     if dim == 0:
@@ -115,7 +117,9 @@ def shard_bytes(data: bytes, shape: tuple[int, ...], dim: int | None, rank: int,
 
 
 @lru_cache(maxsize=64)
-def expected_checksums(seed: int, step: int, workers: int, *, draft: bool = False) -> dict[str, str]:
+def expected_checksums(
+    seed: int, step: int, workers: int, *, draft: bool = False
+) -> dict[str, str]:
     """Return what ``/weight_checker`` must answer for an engine that holds exactly step ``step``.
 
     Keys are vLLM's (``dp0:pp0:pcp0:tp<k>:<parameter>``), values SHA-256 of the parameter's bytes

@@ -1,0 +1,17 @@
+"""The expectation of which weights an engine holds, computed from the model's description alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fakes.model_spec import expected_checksums, fingerprint
+
+
+class ModelOracle:
+    """Implements `harness.contracts.WeightOracle` for the tiny model."""
+
+    def expected(self, *, seed: int, step: int, workers: int, draft: bool) -> str:
+        return fingerprint(expected_checksums(seed, step, workers, draft=draft))
+
+    def fingerprint(self, checksums: Mapping[str, str]) -> str:
+        return fingerprint(dict(checksums))

@@ -1,0 +1,1 @@
+"""Targets with one thing wrong each, which the catalogue must catch. Never fix them."""

@@ -1,0 +1,71 @@
+"""Follows the journal of a run that is under way: when it last moved, and what is open in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.journal import JournalReader
+
+# Events that come without the push moving: the request load, and what it is served.
+BACKGROUND_EVENTS = frozenset({"token"})
+
+
+@dataclass
+class Progress:
+    """The run so far, from its journal.
+
+    Attributes:
+        last_s: time of the last event that was progress of the push, on the monotonic clock.
+        events: every event so far.
+        requests: (engine, number) -> the event that began a request that has not ended.
+        gathers: rank -> the tensor that it is gathering.
+        data_plane: process -> the event that began the wait of its end of the channel.
+        doing: process -> its last event, in a few words.
+    """
+
+    reader: JournalReader
+    last_s: float
+    events: list[dict[str, Any]] = field(default_factory=list)
+    requests: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    gathers: dict[str, str] = field(default_factory=dict)
+    data_plane: dict[str, dict[str, Any]] = field(default_factory=dict)
+    doing: dict[str, str] = field(default_factory=dict)
+
+    def catch_up(self) -> None:
+        """Read what was added to the journal."""
+        for event in self.reader.read_new():
+            self.events.append(event)
+            if event["event"] in BACKGROUND_EVENTS or event.get("load"):
+                continue
+            self.last_s = max(self.last_s, event["t"])
+            self._note(event)
+
+    def forget(self, who: str) -> None:
+        """A process has ended: nothing that it had open will be closed."""
+        self.gathers.pop(who, None)
+        self.data_plane.pop(who, None)
+        for key in [key for key in self.requests if key[0] == who]:
+            del self.requests[key]
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        who, begins = event["who"], event.get("phase") == "begin"
+        match event["event"]:
+            case "request":
+                key = (who, event["id"])
+                self.requests[key] = dict(event)
+                if not begins:
+                    del self.requests[key]
+                self.doing[who] = event["point"]
+            case "gather":
+                self.gathers[who] = event["tensor"]
+                if not begins:
+                    del self.gathers[who]
+                self.doing[who] = f"gather {event['tensor']}"
+            case "data_plane" if event["op"] == "synchronize":  # the only call that blocks
+                self.data_plane[who] = dict(event)
+                if not begins:
+                    del self.data_plane[who]
+            case "step":
+                self.doing[who] = event["name"]

@@ -1,0 +1,114 @@
+"""Runs many scenarios, some at a time, each against its control, and judges them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.child import LauncherError
+from harness.conductor import Conductor
+from harness.contracts import Display, Parts, ScenarioResult
+from harness.launcher import Launcher
+from harness.observation import RunSeen
+from harness.scenario import Scenario
+from harness.stage import StageError
+from harness.verdicts.judge import crashed, judge
+
+JOURNAL = "journal.jsonl"
+CONTROLS_DIR = "controls-runs"
+
+
+class Suite:
+    """Scenarios to run with one launcher.
+
+    Args:
+        out_dir: each scenario gets a folder of its name in it, with its journal and logs.
+        jobs: how many run at a time.
+        display: told of each start and end.
+        results: by name; grows as scenarios end, so that an interrupt loses none.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        parts: Parts,
+        *,
+        out_dir: Path,
+        jobs: int,
+        display: Display,
+        results: dict[str, ScenarioResult],
+    ) -> None:
+        self.results = results
+        self._launcher = launcher
+        self._parts = parts
+        self._out_dir = out_dir
+        self._slots = asyncio.Semaphore(jobs)
+        self._display = display
+        self._controls: dict[str, asyncio.Task[RunSeen]] = {}
+
+    async def run(self, scenarios: Sequence[Scenario]) -> None:
+        """Run every scenario.
+
+        Raises:
+            LauncherError: no more processes can be started.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for scenario in scenarios:
+                    group.create_task(self._run_one(scenario))
+        except ExceptionGroup as errors:
+            lost = errors.subgroup(LauncherError)  # all scenarios lose the same launcher
+            if lost is None:
+                raise
+            raise lost.exceptions[0] from None
+        finally:
+            # Shared by scenarios, so none of them cancels it with itself.
+            for control in self._controls.values():
+                control.cancel()
+            await asyncio.gather(*self._controls.values(), return_exceptions=True)
+
+    async def _run_one(self, scenario: Scenario) -> None:
+        async with self._slots:
+            self._display.started(scenario.name)
+            out_dir = self._out_dir / scenario.name
+            try:
+                control = await self._control(scenario)
+                run = await self._conduct(scenario, out_dir, closing=True)
+            except StageError as error:
+                result = crashed(scenario, str(error), journal=out_dir / JOURNAL)
+            else:
+                oracle = self._parts.oracle
+                result = judge(
+                    scenario, run, control=control, oracle=oracle, journal=out_dir / JOURNAL
+                )
+            self.results[scenario.name] = result
+            self._display.finished(result)
+
+    async def _control(self, scenario: Scenario) -> RunSeen | None:
+        """Return the run of the scenario's control; one run for all scenarios that share it."""
+        if not (scenario.faults or scenario.restarts or scenario.before_connect):
+            return None
+        key = scenario.control_key()
+        if key not in self._controls:
+            calm = scenario.control()
+            out_dir = self._out_dir / CONTROLS_DIR / key
+            self._controls[key] = asyncio.create_task(
+                self._conduct(calm, out_dir, closing=False, shown_as=scenario.name)
+            )
+        return await asyncio.shield(self._controls[key])
+
+    async def _conduct(
+        self, scenario: Scenario, out_dir: Path, *, closing: bool, shown_as: str | None = None
+    ) -> RunSeen:
+        name = shown_as or scenario.name
+        prefix = "control run: " if shown_as else ""
+        conductor = Conductor(
+            self._launcher,
+            self._parts,
+            scenario,
+            out_dir=out_dir,
+            closing=closing,
+            doing=lambda what: self._display.doing(name, prefix + what),
+        )
+        return await conductor.run()

@@ -1,0 +1,1 @@
+"""From what was seen of a run to a verdict that nobody can fool."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = 118
-CHOSEN = ["scenarios/session/one_failure.yaml", "scenarios/draft", "scenarios/controls"]
+CHOSEN = ["scenarios/controls", "scenarios/draft", "scenarios/scrub"]
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     # From the table on: the progress lines before it scroll by.
     lines = done.stdout.splitlines()
     first = next(i for i, line in enumerate(lines) if "scenario" in line and "verdict" in line)
-    shown = [line for line in lines[first - 1 :] if "reports:" not in line]
+    shown = [line for line in lines[first:] if "reports:" not in line]
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(Text("$ resync-chaos run " + " ".join(CHOSEN), style="bold"))
     console.print(Text.from_ansi("\n".join(shown)))

@@ -88,7 +88,8 @@ def publish(fleet: Fleet, version: str, report: PushReport) -> None:
     """Publish the version on every engine and read it back; once more where that failed.
 
     Raises:
-        FleetError: an engine does not show the version. Its error names every engine that does.
+        FleetError: an engine does not show the version, or runs. Its error names every engine that
+            does show it. All are paused, as far as they answer.
     """
     for engine in fleet.engines:  # an engine whose answer is lost may show it all the same
         engine.expected_labels |= {version}
@@ -106,17 +107,17 @@ def publish(fleet: Fleet, version: str, report: PushReport) -> None:
     except FleetError as error:
         shown = [engine.index for engine in fleet.engines if engine.label == version]
         ahead = f"engines that show version {version} already: {shown or 'none'}"
-        raise FleetError(
-            [EngineMismatch(f.engine, "publish", f"{f}; {ahead}") for f in error.failures]
-        ) from error
+        failures = [EngineMismatch(f.engine, "publish", f"{f}; {ahead}") for f in error.failures]
+        raise FleetError([*failures, *_pause_again(fleet)]) from error
     for engine in fleet.engines:
         engine.expected_labels = frozenset({version})
 
 
 async def _publish_and_read_back(engine: EngineControl, version: str) -> None:
-    await engine.require_paused("publish")  # one that was restarted holds other weights
     await engine.publish(version)
-    found = await engine.version()
+    paused, found = await engine.look()
+    if not paused:  # it was restarted since it was verified, and holds other weights
+        raise engine.found_running("read-back")
     if found != version:
         raise EngineMismatch(
             engine.index, "read-back", f"expected weight version {version}, found {found}"

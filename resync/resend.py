@@ -117,11 +117,11 @@ def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
     """
 
     async def clean(engine: EngineControl) -> None:
-        await engine.pause()  # closing commits what was loaded: never on a running engine
-        if accept_labels and await engine.version() not in engine.expected_labels:
-            assert engine.label is not None
+        # Closing commits what was loaded: never on a running engine.
+        _, label = await asyncio.gather(engine.pause(), engine.version())
+        if accept_labels and label not in engine.expected_labels:
             engine.session = Session.UNKNOWN
-            engine.expected_labels = frozenset({engine.label})
+            engine.expected_labels = frozenset({label})
         await engine.close_session(has_draft=sender.has_draft)
 
     sender.on_engines(clean)

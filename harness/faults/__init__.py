@@ -6,6 +6,7 @@ from harness.faults.disconnect import Disconnect
 from harness.faults.hang import Hang
 from harness.faults.kill import Kill
 from harness.faults.kind import FaultKind
+from harness.faults.lie import Lie
 from harness.faults.port_taken import PortTaken
 from harness.faults.raise_ import Raise
 from harness.faults.reject import Reject
@@ -18,6 +19,7 @@ FAULTS: dict[str, type[FaultKind]] = {
     "disconnect": Disconnect,
     "hang": Hang,
     "kill": Kill,
+    "lie": Lie,
     "port_taken": PortTaken,
     "raise": Raise,
     "reject": Reject,

@@ -18,7 +18,7 @@ QUIESCE = "is_paused version pause flush"
 CONNECT = "world_size is_paused version init"
 START = "is_paused start"
 SEND = "update finish probe is_paused version"
-COMMIT = "is_paused publish version resume"
+COMMIT = "publish is_paused version resume"
 
 
 def test_clean_push(make_world: MakeWorld) -> None:

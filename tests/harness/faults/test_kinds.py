@@ -66,6 +66,7 @@ AT_REQUEST = [
     ("reply-silent", "reply_lost",    {"silent": True},    ["forward, undelivered", "hold"]),
     ("disconnect",   "disconnect",    {},                  ["drop"]),
     ("stale",        "stale_version", {},                  [(200, PUBLISHED)]),
+    ("lie",          "lie",           {"body": {"a": 1}},  [(200, {"a": 1})]),
 ]
 LABELS = [
     ("reject",        {"status": 404},   "answers 404"),
@@ -78,6 +79,7 @@ LABELS = [
     ("stale_version", {},                "keeps its old version"),
     ("port_taken",    {},                "finds its port taken"),
     ("kill",          {},                "is killed"),
+    ("lie",           {"body": {}},      "answers what is not true"),
 ]
 INVALID = [
     ("status-too-low",  "reject",     {"status": 200}),
@@ -87,6 +89,7 @@ INVALID = [
     ("endless",         "slow",       {"seconds": float("inf")}),
     ("unknown-field",   "kill",       {"group": True}),
     ("silent-number",   "reply_lost", {"silent": 1}),
+    ("no-body",         "lie",        {}),
 ]
 # fmt: on
 

@@ -82,6 +82,6 @@ def _wait_for_busy(client: httpx.Client) -> dict[str, list[dict[str, object]]]:
     while True:
         state = client.get("/harness/state").json()
         first, second = state["workers"]
-        if first["active"] and second["busy"]:
+        if first["active"] and not first["busy"] and second["busy"]:
             return state
         assert time.monotonic() < deadline, state

@@ -31,10 +31,11 @@ def main() -> None:
     lines = done.stdout.splitlines()
     first = next(i for i, line in enumerate(lines) if "scenario" in line and "verdict" in line)
     shown = [line for line in lines[first:] if "reports:" not in line]
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(Text("$ resync-chaos run " + " ".join(CHOSEN), style="bold"))
-    console.print(Text.from_ansi("\n".join(shown)))
-    console.save_svg(str(ROOT / "docs" / "run.svg"), title="resync-chaos")
+    with open(os.devnull, "w") as nowhere:  # it records; nothing is to be shown here
+        console = Console(record=True, width=COLUMNS, file=nowhere)
+        console.print(Text("$ resync-chaos run " + " ".join(CHOSEN), style="bold"))
+        console.print(Text.from_ansi("\n".join(shown)))
+        console.save_svg(str(ROOT / "docs" / "run.svg"), title="resync-chaos")
 
 
 if __name__ == "__main__":

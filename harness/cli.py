@@ -14,7 +14,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -234,7 +234,7 @@ async def _run_all(
 
 
 @contextlib.contextmanager
-def _cancelled_by_signals(task: asyncio.Task[None]):  # type: ignore[no-untyped-def]  # generator
+def _cancelled_by_signals(task: asyncio.Task[None]) -> Iterator[None]:
     """Turn Ctrl-C and SIGTERM into the task's cancellation, so that everything is torn down."""
     loop = asyncio.get_running_loop()
 

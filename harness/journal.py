@@ -21,7 +21,30 @@ CORRUPT = "journal.corrupt"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class JournalWriter:
+class _Descriptor:
+    """Owns one file descriptor; -1 while there is none. Leaving its context closes it."""
+
+    _fd = -1
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine, using it afterwards is an error."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class JournalWriter(_Descriptor):
     """Appends the events of one process to the journal. A ``contracts.Recorder``.
 
     Every event is one ``write`` on a descriptor opened with O_APPEND: the kernel serialises the
@@ -44,25 +67,8 @@ class JournalWriter:
         if os.write(self._fd, data) != len(data):
             raise OSError(f"journal: expected room for {len(data)} bytes, the disk is full.")
 
-    def close(self) -> None:
-        """Close the file; closing twice is fine, recording afterwards is an error."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class JournalReader:
+class JournalReader(_Descriptor):
     """Follows a journal while it is written. Never raises for what the file holds.
 
     The file need not exist yet. A line that is no event is reported as the event
@@ -71,7 +77,6 @@ class JournalReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = -1
         self._tail = b""  # bytes after the last newline: an event that is being written
         self._offset = 0  # of the tail's first byte
         self._last_t = 0.0
@@ -94,23 +99,6 @@ class JournalReader:
             self._offset += len(self._tail)
             self._tail = b""
         return events
-
-    def close(self) -> None:
-        """Close the file; closing twice is fine."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _read(self) -> bytes:
         if self._fd < 0:

@@ -47,6 +47,7 @@ class _Failed:
 
 def _current_device() -> int | None:
     """Return the calling thread's CUDA device; ``None`` where CUDA is not in use."""
+    # torch left this function without annotations.
     initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return torch.cuda.current_device() if initialized else None
 

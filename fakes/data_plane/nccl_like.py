@@ -100,6 +100,7 @@ class NcclLikeCommunicator:
 
     def _join(self, address: str, port: int, rendezvous_s: float) -> Any:
         store = RendezvousStore((address, port), rendezvous_s=rendezvous_s)
+        # torch's stubs leave the options out, and new_group has no way to name a device.
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         options._timeout = timedelta(seconds=rendezvous_s)

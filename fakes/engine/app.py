@@ -123,7 +123,7 @@ async def state(request: Request) -> JSONResponse:
     draft_checksums: dict[str, str] | None
     try:
         checksums, draft_checksums = core.weights.checksums(), core.weights.checksums(draft=True)
-    except NotImplementedError:  # something is on meta
+    except NotImplementedError:  # torch's word for reading a parameter that is on meta
         checksums = draft_checksums = None
     return JSONResponse(
         {

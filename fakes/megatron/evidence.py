@@ -20,6 +20,7 @@ def pending_collectives() -> list[dict[str, Any]]:
     Each has ``group`` (its name in this process), ``label`` (what it was made for), ``ranks`` (its
     members), ``op``, ``seq`` (number of the collective in its group) and ``sizes`` (input shapes).
     """
+    # Not in torch's stubs; it is the one dump that works while the main thread is blocked.
     dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())  # type: ignore[attr-defined]
     # Copied first: the main thread may be making a group.
     members = {

@@ -40,13 +40,15 @@ def _compared(
         yield "connect_attempts", expected.connect_attempts, push.connect_attempts
     if expected.retries is not None:
         yield "retries", expected.retries, report.get("retries")
-    for what, seen in (("version", _label), ("generation", generation)):
-        wanted = expected.per_engine(what, num_engines)  # type: ignore[arg-type]  # of the literals
+    labels = tuple(engine.label for engine in push.after)
+    generations = tuple(generation(engine) for engine in push.after)
+    for what, wanted, found in (
+        ("version", expected.per_engine("version", num_engines), labels),
+        ("generation", expected.per_engine("generation", num_engines), generations),
+        ("bytes", expected.per_engine("bytes", num_engines), _reported_bytes(report)),
+    ):
         if wanted is not None:
-            yield what, wanted, tuple(seen(engine) for engine in push.after)
-    wanted_bytes = expected.per_engine("bytes", num_engines)
-    if wanted_bytes is not None:
-        yield "bytes", wanted_bytes, _reported_bytes(report)
+            yield what, wanted, found
 
 
 def _error_checks(expected: Expectation, push: PushSeen, prefix: str) -> Iterator[CheckResult]:
@@ -76,10 +78,6 @@ def generation(engine: EngineSeen) -> str:
     if engine.stuck:
         return "stuck"
     return "paused" if engine.paused else "running"
-
-
-def _label(engine: EngineSeen) -> str | None:
-    return engine.label
 
 
 def _reported_bytes(report: Mapping[str, Any]) -> tuple[str, ...]:

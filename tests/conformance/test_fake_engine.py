@@ -1,4 +1,8 @@
-"""The fake engine passes the checks of the real one, and broken fakes do not."""
+"""The fake engine passes the checks of the real one, and broken fakes do not.
+
+A canary breaks one rule of an engine by replacing a method of that one instance, which mypy cannot
+follow: hence each ``type: ignore[method-assign]`` here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiny model that fake trainers and fake engines share: names, shapes, sharding and bytes.
+"""The tiny model that trainers and engines share: names, shapes, sharding and bytes.
 
 Pure Python on purpose: the launcher computes the checksums that an engine must show after a push
 from this file alone, without torch and without any of the code that moves tensors, so a fault in
@@ -6,6 +6,9 @@ that code cannot hide in its own expectation.
 
 Weights are a function of ``(seed, step, name)``. ``step`` is the number of the push that sends
 them, so every push sends different bytes.
+
+The names, and which of them are fused, are those of a Llama model, so that the same trainer can
+push to a real engine. Only the extents differ (`ModelShape`).
 """
 
 from __future__ import annotations
@@ -16,13 +19,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-HIDDEN = 32
-HEADS_Q, HEADS_KV, HEAD_DIM = 8, 4, 4
-INTERMEDIATE = 64
-VOCAB = 64
-NUM_LAYERS = 1
-NUM_DRAFT_LAYERS = 1
 ITEM_BYTES = 4  # float32
+# The last byte of a float32: sign and high bits of the exponent.
+_ABOUT_ONE = b"\x3f"  # in [0.5, 2)
+# Of either sign, with a magnitude in [1/32, 1/8): activations neither vanish nor saturate.
+_SMALL_SIGNED = b"\x3d" * 128 + b"\xbd" * 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Extents of one model: sizes of dimensions, and numbers of heads and layers."""
+
+    hidden: int
+    heads_q: int
+    heads_kv: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    num_layers: int = 1
+    num_draft_layers: int = 1
+
+
+# Fake engines: as small as layouts of up to 16 shards allow.
+TINY = ModelShape(hidden=32, heads_q=8, heads_kv=4, head_dim=4, intermediate=64, vocab=64)
+# Real engines: as small as vLLM's attention on CPU takes it (a head of 64), and two workers.
+TINY_LLAMA = ModelShape(hidden=64, heads_q=2, heads_kv=2, head_dim=64, intermediate=128, vocab=128)
+SHAPES = {"fake": TINY, "vllm": TINY_LLAMA}  # by the kind of engine
 
 
 @dataclass(frozen=True)
@@ -52,44 +74,50 @@ class SourceTensor:
         return size
 
 
-def source_tensors(*, draft: bool = False) -> tuple[SourceTensor, ...]:
+@lru_cache(maxsize=8)
+def source_tensors(*, draft: bool = False, shape: ModelShape = TINY) -> tuple[SourceTensor, ...]:
     """Return what one pass sends, in order: the target model's tensors, or the draft model's."""
+    return tuple(_tensors(shape, draft=draft))
+
+
+def _tensors(model: ModelShape, *, draft: bool) -> Iterator[SourceTensor]:
     prefix = "draft." if draft else "model."
-    num_layers = NUM_DRAFT_LAYERS if draft else NUM_LAYERS
-    return tuple(_tensors(prefix, num_layers, has_vocab=not draft))
+    num_layers = model.num_draft_layers if draft else model.num_layers
+    q_rows, kv_rows = model.heads_q * model.head_dim, model.heads_kv * model.head_dim
+    vocab, hidden, inner = model.vocab, model.hidden, model.intermediate
 
-
-def _tensors(prefix: str, num_layers: int, *, has_vocab: bool) -> Iterator[SourceTensor]:
     def one(name: str, shape: tuple[int, ...], dim: int | None, layer: int | None) -> SourceTensor:
         return SourceTensor(name, shape, dim, name, 0, 1, layer)
 
-    if has_vocab:
-        yield one(f"{prefix}embed_tokens.weight", (VOCAB, HIDDEN), 0, None)
+    if not draft:
+        yield one(f"{prefix}embed_tokens.weight", (vocab, hidden), 0, None)
     for layer in range(num_layers):
         at = f"{prefix}layers.{layer}."
-        yield one(f"{at}input_layernorm.weight", (HIDDEN,), None, layer)
+        yield one(f"{at}input_layernorm.weight", (hidden,), None, layer)
         qkv = f"{at}self_attn.qkv_proj.weight"
-        for slot, (letter, heads) in enumerate((("q", HEADS_Q), ("k", HEADS_KV), ("v", HEADS_KV))):
+        for slot, (letter, rows) in enumerate((("q", q_rows), ("k", kv_rows), ("v", kv_rows))):
             yield SourceTensor(
-                f"{at}self_attn.{letter}_proj.weight",
-                (heads * HEAD_DIM, HIDDEN), 0, qkv, slot, 3, layer,
-            )  # fmt: skip
-        yield one(f"{at}self_attn.o_proj.weight", (HIDDEN, HEADS_Q * HEAD_DIM), 1, layer)
-        yield one(f"{at}post_attention_layernorm.weight", (HIDDEN,), None, layer)
+                f"{at}self_attn.{letter}_proj.weight", (rows, hidden), 0, qkv, slot, 3, layer
+            )
+        yield one(f"{at}self_attn.o_proj.weight", (hidden, q_rows), 1, layer)
+        yield one(f"{at}post_attention_layernorm.weight", (hidden,), None, layer)
         gate_up = f"{at}mlp.gate_up_proj.weight"
         for slot, half in enumerate(("gate", "up")):
             yield SourceTensor(
-                f"{at}mlp.{half}_proj.weight", (INTERMEDIATE, HIDDEN), 0, gate_up, slot, 2, layer
+                f"{at}mlp.{half}_proj.weight", (inner, hidden), 0, gate_up, slot, 2, layer
             )
-        yield one(f"{at}mlp.down_proj.weight", (HIDDEN, INTERMEDIATE), 1, layer)
-    yield one(f"{prefix}norm.weight", (HIDDEN,), None, None)
-    if has_vocab:
-        yield one("lm_head.weight", (VOCAB, HIDDEN), 0, None)
+        yield one(f"{at}mlp.down_proj.weight", (hidden, inner), 1, layer)
+    yield one(f"{prefix}norm.weight", (hidden,), None, None)
+    if not draft:
+        yield one("lm_head.weight", (vocab, hidden), 0, None)
 
 
 @lru_cache(maxsize=256)
 def full_bytes(seed: int, step: int, tensor: SourceTensor) -> bytes:
-    """Return the bytes of the full tensor: float32 values in [0.5, 2), row major.
+    """Return the bytes of the full tensor: float32, row major.
+
+    Values of a matrix are of either sign with a magnitude in [1/32, 1/8); those of a norm's vector
+    lie in [0.5, 2). None is infinite, denormal or not a number.
 
     ``step`` 0 is what an engine holds when it starts; push ``n`` sends step ``n``.
     """
@@ -97,7 +125,8 @@ def full_bytes(seed: int, step: int, tensor: SourceTensor) -> bytes:
     noise = random.Random(f"{seed}:{step}:{tensor.name}").randbytes(3 * count)
     data = bytearray(ITEM_BYTES * count)
     data[0::4], data[1::4], data[2::4] = noise[0::3], noise[1::3], noise[2::3]
-    data[3::4] = b"\x3f" * count  # sign and high exponent bits: no NaN, no infinity, no denormal
+    matrix = len(tensor.shape) > 1
+    data[3::4] = noise[0::3].translate(_SMALL_SIGNED) if matrix else _ABOUT_ONE * count
     return bytes(data)
 
 
@@ -118,7 +147,7 @@ def shard_bytes(
 
 @lru_cache(maxsize=64)
 def expected_checksums(
-    seed: int, step: int, workers: int, *, draft: bool = False
+    seed: int, step: int, workers: int, *, draft: bool = False, shape: ModelShape = TINY
 ) -> dict[str, str]:
     """Return what ``/weight_checker`` must answer for an engine that holds exactly step ``step``.
 
@@ -128,7 +157,7 @@ def expected_checksums(
     checksums = {}
     for worker in range(workers):
         params: dict[str, list[bytes]] = {}
-        for tensor in source_tensors(draft=draft):
+        for tensor in source_tensors(draft=draft, shape=shape):
             data = full_bytes(seed, step, tensor)
             part = shard_bytes(data, tensor.shape, tensor.shard_dim, worker, workers)
             params.setdefault(tensor.param, []).append(part)

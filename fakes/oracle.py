@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fakes.model_spec import expected_checksums, fingerprint
+from fakes.model_spec import SHAPES, expected_checksums, fingerprint
 
 
 class ModelOracle:
     """Implements `harness.contracts.WeightOracle` for the tiny model."""
 
-    def expected(self, *, seed: int, step: int, workers: int, draft: bool) -> str:
-        return fingerprint(expected_checksums(seed, step, workers, draft=draft))
+    def expected(
+        self, *, seed: int, step: int, workers: int, draft: bool, kind: str = "fake"
+    ) -> str:
+        shape = SHAPES[kind]
+        return fingerprint(expected_checksums(seed, step, workers, draft=draft, shape=shape))
 
     def fingerprint(self, checksums: Mapping[str, str]) -> str:
         return fingerprint(dict(checksums))

@@ -262,8 +262,13 @@ class ScenarioResult:
 class WeightOracle(Protocol):
     """Knows, without moving a tensor, which weights an engine should hold."""
 
-    def expected(self, *, seed: int, step: int, workers: int, draft: bool) -> str:
-        """Return the fingerprint of the weights of push ``step``; 0 is what engines start with."""
+    def expected(
+        self, *, seed: int, step: int, workers: int, draft: bool, kind: str = "fake"
+    ) -> str:
+        """Return the fingerprint of the weights of push ``step``; 0 is what engines start with.
+
+        ``kind`` is that of the engines, which hold models of different extents.
+        """
 
     def fingerprint(self, checksums: Mapping[str, str]) -> str:
         """Return the fingerprint of what ``/weight_checker`` answered."""

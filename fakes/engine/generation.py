@@ -38,10 +38,10 @@ def token_at(prompt: str, index: int, fingerprint: str) -> int:
         fingerprint: `fakes.model_spec.fingerprint` of all workers' checksums.
 
     Returns:
-        A token id, from 0 to ``model_spec.VOCAB - 1``.
+        A token id, from 0 to ``model_spec.TINY.vocab - 1``.
     """
     digest = hashlib.sha256(f"{fingerprint}\n{index}\n{prompt}".encode()).digest()
-    return digest[0] % model_spec.VOCAB
+    return digest[0] % model_spec.TINY.vocab
 
 
 @dataclass(eq=False)

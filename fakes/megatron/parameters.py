@@ -9,8 +9,8 @@ import torch
 
 from fakes.megatron.layout import Layout
 from fakes.model_spec import (
-    NUM_DRAFT_LAYERS,
-    NUM_LAYERS,
+    TINY,
+    ModelShape,
     SourceTensor,
     full_bytes,
     shard_bytes,
@@ -19,15 +19,15 @@ from fakes.model_spec import (
 
 
 @cache
-def owner_stages(layout: Layout, *, draft: bool) -> dict[str, int]:
+def owner_stages(layout: Layout, *, draft: bool, shape: ModelShape = TINY) -> dict[str, int]:
     """Return the pipeline stage that holds each source tensor, by its name.
 
     The embedding lies on the first stage; the final norm and the head lie on the last.
     """
-    num_layers = NUM_DRAFT_LAYERS if draft else NUM_LAYERS
+    num_layers = shape.num_draft_layers if draft else shape.num_layers
     stages: dict[str, int] = {}
     stage = 0
-    for tensor in source_tensors(draft=draft):
+    for tensor in source_tensors(draft=draft, shape=shape):
         if tensor.layer is not None:
             stage = layout.stage_of_layer(tensor.layer, num_layers)
         elif stages:
@@ -45,14 +45,24 @@ class ShardedParameters:
         seed: the scenario's.
         step: the push that sends these weights.
         draft: the draft model instead of the target.
+        shape: the model's extents.
     """
 
-    def __init__(self, layout: Layout, *, rank: int, seed: int, step: int, draft: bool) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        rank: int,
+        seed: int,
+        step: int,
+        draft: bool,
+        shape: ModelShape = TINY,
+    ) -> None:
         place = layout.coordinates(rank)
-        stages = owner_stages(layout, draft=draft)
+        stages = owner_stages(layout, draft=draft, shape=shape)
         parts: dict[str, list[torch.Tensor]] = {}
         self._rows: dict[str, tuple[str, int, int]] = {}  # source tensor -> parameter, start, rows
-        for tensor in source_tensors(draft=draft):
+        for tensor in source_tensors(draft=draft, shape=shape):
             if stages[tensor.name] != place["pp"]:
                 continue
             shard = _shard(tensor, seed=seed, step=step, rank=place["tp"], size=layout.tensor)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from fakes.megatron.parameters import ShardedParameters, owner_stages
 from fakes.megatron.world import World
-from fakes.model_spec import SourceTensor, source_tensors
+from fakes.model_spec import TINY, ModelShape, SourceTensor, source_tensors
 from harness.contracts import Injector, Recorder
 
 
@@ -34,19 +34,29 @@ class MegatronWeightSource:
         seed: the scenario's.
         injector: visited at ``rank.gather`` before each tensor.
         record: gets a ``gather`` event as each begins and ends.
+        shape: the model's extents.
 
     Attributes:
         step: the push whose weights are sent; set it before the push.
         draft: whether to send the draft model's weights instead of the target's.
     """
 
-    def __init__(self, world: World, *, seed: int, injector: Injector, record: Recorder) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        seed: int,
+        injector: Injector,
+        record: Recorder,
+        shape: ModelShape = TINY,
+    ) -> None:
         self.step = 0
         self.draft = False
         self._world = world
         self._seed = seed
         self._injector = injector
         self._record = record
+        self._shape = shape
         self._parameters: dict[bool, tuple[int, ShardedParameters]] = {}  # draft -> step, weights
         self._metadata: dict[bool, list[ParamMeta]] = {}
 
@@ -62,8 +72,8 @@ class MegatronWeightSource:
         """Yield ``(Hugging Face name, full float32 tensor)``, the same on every rank."""
         draft = self.draft
         parameters = self._current_parameters()
-        stages = owner_stages(self._world.layout, draft=draft)
-        for tensor in source_tensors(draft=draft):
+        stages = owner_stages(self._world.layout, draft=draft, shape=self._shape)
+        for tensor in source_tensors(draft=draft, shape=self._shape):
             self._injector.reach("rank.gather", tensor=tensor.name)
             self._record("gather", tensor=tensor.name, phase="begin")
             full = self._gather(tensor, parameters, stages[tensor.name])
@@ -79,6 +89,7 @@ class MegatronWeightSource:
                 seed=self._seed,
                 step=self.step,
                 draft=self.draft,
+                shape=self._shape,
             )
             self._parameters[self.draft] = (self.step, parameters)
         return parameters

@@ -30,6 +30,7 @@ class WeightsOf:
             step=number,
             workers=self._scenario.engines.workers,
             draft=draft,
+            kind=self._scenario.engines.kind,
         )
 
     def name(self, fingerprint: str | None) -> str:

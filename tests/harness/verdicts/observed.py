@@ -15,7 +15,9 @@ NUM_RANKS = 2
 class Oracle:
     """Weights named by the push that sends them; checksums are fingerprints already."""
 
-    def expected(self, *, seed: int, step: int, workers: int, draft: bool) -> str:
+    def expected(
+        self, *, seed: int, step: int, workers: int, draft: bool, kind: str = "fake"
+    ) -> str:
         return f"{'draft' if draft else 'target'} {step} of seed {seed} on {workers}"
 
     def fingerprint(self, checksums: Mapping[str, str]) -> str:

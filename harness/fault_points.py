@@ -57,6 +57,7 @@ _ALL = (
     FaultPoint("engine.completion", (), "POST /v1/completions: the request load"),
     # Inside an engine, in the thread of one worker.
     FaultPoint("worker.init", ("worker",), "the worker joins the channel"),
+    FaultPoint("worker.pause", ("worker",), "paused already, the worker waits for its device"),
     FaultPoint("worker.start", _WORKER, "the worker opens its session"),
     FaultPoint("worker.receive", _WORKER_TENSOR, "before each tensor (packed: chunk) arrives"),
     FaultPoint("worker.load", _WORKER_TENSOR, "a tensor has arrived and is about to be loaded"),

@@ -100,20 +100,15 @@ class Agreement:
     def _exchange(self, causes: Sequence[Cause]) -> tuple[Cause, ...]:
         """Give every rank the causes of all ranks, in the order of the ranks."""
         payload = json.dumps([cause.to_json() for cause in causes]).encode()
-        data = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        size = torch.tensor([data.numel()], dtype=torch.int32)
-        world_size = dist.get_world_size(self._group)
-        sizes = [torch.empty_like(size) for _ in range(world_size)]
-        dist.all_gather(sizes, size, group=self._group)
-        longest = max(int(s.item()) for s in sizes)
-        padded = torch.zeros(longest, dtype=torch.uint8)
-        padded[: data.numel()] = data
-        parts = [torch.empty_like(padded) for _ in range(world_size)]
-        dist.all_gather(parts, padded, group=self._group)
+        longest = torch.tensor([len(payload)], dtype=torch.int64)
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._group)
+        # Blanks after a JSON text belong to it, so nobody needs to know how long each one is.
+        padded = bytearray(payload.ljust(int(longest.item())))
+        data = torch.frombuffer(padded, dtype=torch.uint8)
+        parts = [torch.empty_like(data) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(parts, data, group=self._group)
         return tuple(
-            Cause.from_json(fields)
-            for part, length in zip(parts, sizes, strict=True)
-            for fields in json.loads(bytes(part[: int(length.item())].tolist()))
+            Cause.from_json(fields) for part in parts for fields in json.loads(bytes(part.tolist()))
         )
 
     def same_everywhere(self, value: int) -> bool:

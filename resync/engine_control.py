@@ -3,32 +3,25 @@
 The engine's session rules are vLLM's (``v1/worker/gpu_worker.py``, ``entrypoints/rl/online``):
 ``start`` is refused while a session is open, there is no abort, and ``finish`` commits whatever was
 loaded. What an engine needs next therefore follows from the last event known of it, which is kept
-here (`Session`).
+here (`Session`). What an answer means when there are several workers is in ``resync/replies.py``,
+and what is not sent while a request may still be carried out in ``resync/line.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import time
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from resync.errors import (
-    EngineError,
-    EngineLost,
-    EngineMismatch,
-    EngineRejected,
-    EngineTimeout,
-)
+from resync.errors import EngineError, EngineMismatch, EngineRejected, EngineStuck
+from resync.line import Line
 from resync.observer import Observer, unobserved
+from resync.replies import Replies
 from resync.report import Bytes, EngineReport
 from resync.timeouts import PushTimeouts
-from resync.wire import Answer, Wire, WireError
-
-TEXT_LIMIT = 500  # characters of an engine's answer that an error repeats
+from resync.wire import Wire
 
 
 class Session(Enum):
@@ -52,7 +45,9 @@ class EngineControl:
         observe: hears ``request`` before and after each request.
 
     Every method raises `EngineRejected` when the engine says no, `EngineTimeout` when no answer
-    came within the limit, and `EngineLost` when the connection failed.
+    came within the limit, `EngineLost` when the connection failed, and `EngineStuck` when the
+    engine is to be asked nothing any more. What every worker takes part in (init, shutdown, pause,
+    start, update, finish) is done by all of them when the method returns.
     """
 
     def __init__(
@@ -65,8 +60,8 @@ class EngineControl:
         observe: Observer = unobserved,
     ) -> None:
         self.index = index
-        self.url = url.rstrip("/")
-        self.num_workers = 1
+        self.line = Line(index=index, url=url, wire=wire, timeouts=timeouts, observe=observe)
+        self.replies = Replies(self.line)
         self.session = Session.UNKNOWN
         self.session_is_draft = False
         self.bytes = Bytes.UNCHANGED
@@ -74,55 +69,71 @@ class EngineControl:
         self.expected_labels: frozenset[str] = frozenset()
         self.paused: bool | None = None
         self.paused_by_push = False
-        self._wire = wire
-        self._timeouts = timeouts
-        self._observe = observe
+        self._num_open: int | None = None  # of several workers, those thought to be in a session
+        self._init_s = timeouts.init_s
+
+    @property
+    def num_workers(self) -> int:
+        """Number of its worker processes; 1 until `world_size` was asked."""
+        return self.replies.num_workers
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the engine is asked nothing any more."""
+        return self.line.stuck is not None
 
     def report(self) -> EngineReport:
         """Return what is known of the engine."""
-        return EngineReport(
-            index=self.index, bytes=self.bytes, label=self.label, paused=self.paused
-        )
+        known = Bytes.STUCK if self.is_stuck else self.bytes
+        return EngineReport(index=self.index, bytes=known, label=self.label, paused=self.paused)
+
+    def forget(self, *, paused: bool) -> None:
+        """Take the engine for another process than it was: nothing known of it holds."""
+        self.line.late = self.line.stuck = None
+        self.replies.forget()
+        self.session = self.session_found(paused=paused)
+        self.bytes = Bytes.UNCHANGED
 
     # ---- requests ----
 
     async def init(self, init_info: Mapping[str, Any]) -> None:
         """Open the engine's end of the channel; replaces a previous one."""
         body = {"init_info": dict(init_info)}
-        await self._post("init", "/init_weight_transfer_engine", body, self._timeouts.init_s)
+        path = "/init_weight_transfer_engine"
+        await self.replies.operate("init", path, body, self._init_s)
 
     async def shutdown(self) -> None:
         """Close the engine's end of the channel; refused while a session is open."""
-        await self._post("shutdown", "/shutdown_weight_transfer_engine")
+        await self.replies.operate("shutdown", "/shutdown_weight_transfer_engine")
 
     async def pause(self) -> None:
         """Freeze generation, keeping the running requests."""
         self.paused = None
-        await self._post("pause", "/pause?mode=keep&clear_cache=false")
+        await self.replies.operate("pause", "/pause?mode=keep&clear_cache=false")
         self.paused = True
 
     async def flush(self) -> None:
         """Drop the prefix cache: its entries were computed with the old weights."""
-        await self._post("flush", "/reset_prefix_cache?reset_running_requests=false")
+        await self.line.post("flush", "/reset_prefix_cache?reset_running_requests=false")
 
     async def start(self, *, draft: bool = False) -> None:
         """Open a session for the target model, or for the draft model."""
         route = "/start_draft_weight_update" if draft else "/start_weight_update"
         try:
-            await self._post("start", route)
+            await self.replies.operate("start", route)
         except BaseException:  # refused too: perhaps because a session is open already
-            self.session = Session.UNKNOWN
+            self._failed(Session.UNKNOWN)
             raise
         self.session, self.session_is_draft = Session.OPEN, draft
 
     async def update(self, update_info: Any) -> None:
         """Have the engine receive and load tensors into the open session."""
-        if self.bytes is not Bytes.STUCK:
-            self.bytes = Bytes.DIRTY
+        self.bytes = Bytes.DIRTY
+        body = {"update_info": update_info}
         try:
-            await self._post("update", "/update_weights", {"update_info": update_info})
+            await self.replies.operate("update", "/update_weights", body)
         except BaseException:  # a cancelled request too: what it did is not known
-            self.session = Session.UPDATE_FAILED
+            self._failed(Session.UPDATE_FAILED)
             raise
 
     async def finish(self) -> None:
@@ -131,19 +142,19 @@ class EngineControl:
         A late or repeated finish can thus never publish.
         """
         try:
-            await self._post("finish", "/finish_weight_update", {})
+            await self.replies.operate("finish", "/finish_weight_update", {})
         except BaseException:
-            self.session = Session.FINISH_FAILED
+            self._failed(Session.FINISH_FAILED)
             raise
         self.session = Session.CLOSED
 
     async def publish(self, version: str) -> None:
         """Set the engine's weight version."""
-        await self._post("publish", "/update_weight_version", {"new_version": version})
+        await self.line.post("publish", "/update_weight_version", {"new_version": version})
 
     async def version(self) -> str:
         """Return the engine's weight version, and keep it as ``label``."""
-        answer = await self._get("version", "/weight_info")
+        answer = await self.line.get("version", "/weight_info")
         label = answer.get("weight_version")
         if not isinstance(label, str):
             raise EngineMismatch(
@@ -154,7 +165,7 @@ class EngineControl:
 
     async def is_paused(self) -> bool:
         """Return whether generation is paused."""
-        answer = await self._get("is_paused", "/is_paused")
+        answer = await self.line.get("is_paused", "/is_paused")
         paused = answer.get("is_paused")
         if not isinstance(paused, bool):
             raise EngineMismatch(self.index, "is_paused", f"expected is_paused, found {answer!r}")
@@ -164,38 +175,25 @@ class EngineControl:
     async def resume(self) -> None:
         """Resume generation."""
         self.paused = None
-        await self._post("resume", "/resume")
+        await self.line.post("resume", "/resume")
         self.paused = False
 
     async def probe(self) -> None:
-        """Ask every worker the same harmless question, and compare the answers.
+        """Check that the workers' replies are as far behind as they are taken to be.
 
-        The question cannot fail in a worker, so the probe leaves no unread reply behind. A worker
-        that answers an earlier call (vLLM 0.32 shifts replies after a failed call at more than one
-        worker, until the engine restarts) gives itself away.
+        Nothing is asked that could fail in a worker, so the probe leaves no unread reply behind.
         """
-        answer = await self._post("probe", "/collective_rpc", {"method": "get_supported_tasks"})
-        results = answer.get("results") or []
-        agree = len(results) == self.num_workers and all(
-            r is not None and r == results[0] for r in results
-        )
-        if not agree:
-            raise EngineMismatch(
-                self.index,
-                "probe",
-                f"expected {self.num_workers} equal answers from its workers, found {results!r}: "
-                "its replies belong to earlier calls. Restart the engine",
-            )
+        await self.replies.verify()
 
     async def world_size(self) -> int:
         """Return the number of workers, and keep it as ``num_workers``."""
-        answer = await self._get("world_size", "/get_world_size")
+        answer = await self.line.get("world_size", "/get_world_size")
         size = answer.get("world_size")
         if not isinstance(size, int) or size < 1:
             raise EngineMismatch(
                 self.index, "world_size", f"expected a world_size of 1 or more, found {answer!r}"
             )
-        self.num_workers = size
+        self.replies.num_workers = size
         return size
 
     async def look(self) -> tuple[bool, str]:
@@ -228,17 +226,25 @@ class EngineControl:
           next start would skip otherwise. A finish on its own would leave those layers, and where
           no session is open it is itself a failing call, which shifts replies.
         * finish failed: finish again, which succeeds where the session was kept; else as above.
+
+        Where some workers are in the session and some are not, one request that fails on some is
+        inevitable, and every worker that it fails on leaves a reply unread on those above it. So
+        where most are known to be in it, finish comes first, and where most are not, start does.
         """
         if self.session is Session.CLOSED:
             return
         if self.session is Session.OPEN:
             await self.finish()
             return
-        if self.session is Session.FINISH_FAILED:
+        unknown = self.session is Session.UNKNOWN
+        finish_failed = finish_first = self.session is Session.FINISH_FAILED
+        if self._num_open is not None:
+            finish_first = 2 * self._num_open > self.num_workers
+        if finish_first:
             with contextlib.suppress(EngineRejected):
                 await self.finish()
-                return
-        unknown = self.session is Session.UNKNOWN
+                if finish_failed:
+                    return
         drafts = (False, True) if unknown and has_draft else (self.session_is_draft,)
         for draft in drafts:
             await self._flush_session(draft=draft)
@@ -261,6 +267,35 @@ class EngineControl:
                 f"{refusal}; {error}",
             ) from error
 
+    def _failed(self, event: Session) -> None:
+        """Note that a request failed, and on how many of several workers its session is open.
+
+        Under vLLM 0.32 a failed update ends the session and a failed finish keeps it; under the
+        coming rules both end it. What the front end refused changed nothing on any worker.
+        """
+        self.session = event
+        refused, workers = self.replies.num_refused, self.num_workers
+        self._num_open = None
+        if workers > 1 and refused is not None:
+            in_session = {
+                Session.UNKNOWN: workers - refused if refused else 0,
+                Session.UPDATE_FAILED: workers - refused,
+                Session.FINISH_FAILED: refused or workers,
+            }
+            self._num_open = in_session[event]
+
+    async def require_restarted(self) -> None:
+        """Check that a stuck engine was restarted. Nothing is queued on it to find that out.
+
+        Its metrics list weight operations, since it had some; those of a new process do not.
+
+        Raises:
+            EngineStuck: it is the old one still.
+        """
+        if await self.line.in_flight() is not None:
+            raise EngineStuck(self.index, "pause", self.line.stuck or "")
+        self.forget(paused=True)
+
     async def require_paused(self, action: str) -> None:
         """Check that generation is paused: opening a session takes the weights from under it.
 
@@ -273,66 +308,13 @@ class EngineControl:
     def found_running(self, action: str) -> EngineMismatch:
         """Return the error for an engine that generates in the middle of a push."""
         self.session = Session.UNKNOWN
+        self.replies.forget()
         return EngineMismatch(
             self.index,
             action,
             "expected generation to be paused, found it running: the engine was restarted or "
             "somebody resumed it during the push",
         )
-
-    # ---- the wire ----
-
-    async def _get(self, action: str, path: str) -> dict[str, Any]:
-        return await self._request(action, "GET", path, None, self._timeouts.request_s)
-
-    async def _post(
-        self, action: str, path: str, body: Any = None, limit_s: float | None = None
-    ) -> dict[str, Any]:
-        limit_s = self._timeouts.request_s if limit_s is None else limit_s
-        return await self._request(action, "POST", path, body, limit_s)
-
-    async def _request(
-        self, action: str, method: str, path: str, body: Any, limit_s: float
-    ) -> dict[str, Any]:
-        """Make one request under a total time-out and return its JSON object ({} if empty)."""
-        begun_s = time.monotonic()
-        details = {"engine": self.index, "action": action, "limit_s": limit_s}
-        self._observe("request", phase="begin", **details)
-        ok = False
-        try:
-            async with asyncio.timeout(limit_s):
-                answer = await self._wire.request(method, self.url + path, body)
-            fields = self._fields(action, answer)
-            ok = True
-            return fields
-        except TimeoutError:
-            raise EngineTimeout(
-                self.index,
-                action,
-                f"expected an answer within {limit_s:g} s, found none. The engine may still carry "
-                "the request out",
-            ) from None
-        except WireError as error:
-            raise EngineLost(self.index, action, f"no answer from {self.url}: {error}") from error
-        finally:
-            seconds = round(time.monotonic() - begun_s, 6)
-            self._observe("request", phase="end", ok=ok, seconds=seconds, **details)
-
-    def _fields(self, action: str, answer: Answer) -> dict[str, Any]:
-        if answer.status != 200:
-            text = answer.text[:TEXT_LIMIT]
-            raise EngineRejected(self.index, action, answer.status, text)
-        if not answer.content:
-            return {}
-        try:
-            fields = json.loads(answer.content)
-        except ValueError:
-            fields = None
-        if not isinstance(fields, dict):
-            raise EngineMismatch(
-                self.index, action, f"expected a JSON object, found {answer.text[:TEXT_LIMIT]!r}"
-            )
-        return fields
 
 
 def engine_errors(outcomes: list[BaseException | None]) -> list[EngineError]:

@@ -100,6 +100,14 @@ class EngineMismatch(EngineError):
     """The engine answered 200, but its state is not what it must be at this point."""
 
 
+class EngineNeedsRestart(EngineError):
+    """The engine answers, but must be restarted before it can be given weights again."""
+
+
+class EngineStuck(EngineNeedsRestart):
+    """The engine does not come to rest after a time-out. It is asked nothing until a restart."""
+
+
 class FleetError(ResyncError):
     """At least one engine of a fan-out failed; ``failures`` holds one error for each that did."""
 

@@ -22,20 +22,23 @@ def quiesce(fleet: Fleet) -> bool:
         Whether an engine was restarted since the last push and must join a new channel.
 
     Raises:
-        FleetError: an engine could not be paused or flushed. Generation is as it was before, as
-            far as the engines answer.
+        FleetError: an engine could not be paused or flushed, or must be restarted first.
+            Generation is as it was before, as far as the engines answer.
     """
     restarted: list[int] = []
 
     async def quiet(engine: EngineControl) -> None:
         engine.paused_by_push = False  # that of the push before, should the next line fail
+        was_stuck = engine.is_stuck
+        if was_stuck:
+            await engine.require_restarted()
         paused, label = await engine.look()
         engine.paused_by_push = not paused
         engine.bytes = Bytes.UNCHANGED if engine.bytes is Bytes.COMMITTED else engine.bytes
-        if label not in engine.expected_labels:
-            engine.session = engine.session_found(paused=not engine.paused_by_push)
-            engine.bytes = Bytes.UNCHANGED
+        if was_stuck or label not in engine.expected_labels:
+            engine.forget(paused=paused)
             restarted.append(engine.index)
+        await engine.replies.require_room("pause")
         await engine.pause()
         await engine.flush()
 

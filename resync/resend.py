@@ -121,6 +121,7 @@ def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
         _, label = await asyncio.gather(engine.pause(), engine.version())
         if accept_labels and label not in engine.expected_labels:
             engine.session = Session.UNKNOWN
+            engine.replies.forget()
             engine.expected_labels = frozenset({label})
         await engine.close_session(has_draft=sender.has_draft)
 
@@ -131,6 +132,7 @@ def _open_sessions(sender: Sender, *, draft: bool) -> None:
     async def open_one(engine: EngineControl) -> None:
         await engine.require_paused("start")
         await engine.close_session(has_draft=sender.has_draft)
+        await engine.replies.require_room("start")
         if sender.dirty_label is not None and not draft:
             engine.expected_labels |= {sender.dirty_label}  # shown too where the answer is lost
             await engine.publish(sender.dirty_label)

@@ -25,6 +25,12 @@ DEFAULT_REQUEST_S = 1800.0
 # (opening a session: pause state, dirty label, and for target and draft each a start and a finish
 # that flush an unknown session, then the start). A unit test counts them.
 MAX_REQUESTS_BETWEEN_AGREEMENTS = 8
+# After a request's own time-out its engine gets this many more of them to come to rest; then it is
+# stuck. The third time-out is the last.
+IDLE_TIME_OUTS = 2
+# The most such waits for one engine between two agreements: a resume that is not answered, the one
+# that repeats it, and then the engine is to be paused again.
+MAX_IDLE_WAITS_BETWEEN_AGREEMENTS = 2
 # The most between two collectives of the trainer's own: unpacked IPC makes an update and a finish
 # between two barriers.
 REQUESTS_BETWEEN_BARRIERS = 2
@@ -69,9 +75,18 @@ class PushTimeouts:
 
     @property
     def agreement_s(self) -> float:
-        """Longest time that a rank can wait for the sender between two agreements."""
+        """Longest time that a rank can wait for the sender between two agreements.
+
+        The calls that tell what became of a request at several workers share its limit.
+        """
         requests_s = MAX_REQUESTS_BETWEEN_AGREEMENTS * self.request_s
-        return self.open_channel_s + requests_s + 2 * self.settle_s
+        idle_s = MAX_IDLE_WAITS_BETWEEN_AGREEMENTS * self.idle_s
+        return self.open_channel_s + requests_s + idle_s + 2 * self.settle_s
+
+    @property
+    def idle_s(self) -> float:
+        """Longest wait for one engine to come to rest after a request that was not answered."""
+        return IDLE_TIME_OUTS * max(self.init_s, self.request_s)
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> PushTimeouts:

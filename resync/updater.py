@@ -173,8 +173,9 @@ class WeightUpdater:
             opened = steps.on_every_rank("connect", self._channel.open)
             if opened.ok:
                 return builds
-            if builds == CONNECT_ATTEMPTS:
-                decision = opened
+            decision = opened
+            if builds < CONNECT_ATTEMPTS:
+                decision = steps.on_sender("come_to_rest", self._come_to_rest)
         raise ConnectFailed(
             f"connecting to {len(engines)} engines failed after {builds} channels: "
             f"{describe(decision.causes)}",
@@ -190,8 +191,18 @@ class WeightUpdater:
             _, (paused, label) = await asyncio.gather(engine.world_size(), engine.look())
             engine.expected_labels = frozenset({label})
             engine.session = engine.session_found(paused=paused)
+            await engine.replies.require_room("connect")
 
         self._fleet.each(look)
+
+    def _come_to_rest(self) -> None:
+        """Wait for an init that was not answered: another one must not queue behind it."""
+
+        async def rest(engine: EngineControl) -> None:
+            await engine.line.until_idle("init")
+
+        if self._fleet is not None:
+            self._fleet.each(rest)
 
     # ---- pushing ----
 

@@ -47,7 +47,7 @@ class WorkerThread:
         self.worker = worker
         self.busy: str | None = None  # the RPC that runs, or waits for room in the ring
         self._notify = notify
-        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._replies: deque[Reply] = deque()
         self._room = threading.Condition()
         self._submitted = self._done = 0
@@ -75,6 +75,10 @@ class WorkerThread:
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
+    def leave(self) -> None:
+        """End the thread once it has run what was submitted; an engine's process just dies."""
+        self._calls.put(None)
+
     def take(self) -> Reply:
         """Return the oldest unread reply, whichever call it belongs to."""
         with self._room:
@@ -82,8 +86,7 @@ class WorkerThread:
             return self._replies.popleft()
 
     def _run(self) -> None:
-        while True:
-            call = self._calls.get()
+        while (call := self._calls.get()) is not None:
             self.busy = call.method
             reply = self._answer(call)
             with self._room:

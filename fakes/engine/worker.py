@@ -132,10 +132,12 @@ class Worker:
     def _load(self, transfer: WorkerTransfer, info: dict[str, Any]) -> None:
         names = info.get("names") or ()
         call, num_bytes = self._target.begin_load(), 0
-        stream = transfer.receive(info)
+        stream = None
         for index in range(len(names) + 1):
             if index < len(names):
                 self._reach("worker.receive", tensor=names[index])
+            if stream is None:  # a packed IPC buffer is copied here, so not before it is reached
+                stream = iter(transfer.receive(info))
             arrived = next(stream, None)
             if arrived is None:
                 return
@@ -160,6 +162,11 @@ class Worker:
                 self.active, self._target = False, self.model
             raise
         self.active, self._target = False, self.model
+        if not self.is_draft:
+            self.reset_lora_state()  # if it raises, the session has ended all the same
+
+    def reset_lora_state(self) -> None:
+        """Nothing to reset: there are no adapters. It is a step of finish that can fail."""
 
     def compute_weight_checksums(self) -> dict[str, str]:
         return self.model.checksums()
@@ -167,8 +174,13 @@ class Worker:
     def reset_weights(self) -> None:
         self.model.zero()
 
-    def get_supported_tasks(self) -> tuple[str, ...]:
-        return ("generate",)
+    def get_supported_tasks(self) -> list[str]:
+        """Return what vLLM's worker does, as the front end gets it: a tuple became a list."""
+        return ["generate"]
+
+    def synchronize_device(self) -> None:
+        """What a pause ends with, after it has taken effect."""
+        self._reach("worker.pause")
 
     def nothing(self, *args: Any, **kwargs: Any) -> None:
         """The RPCs that change no weights: health, caches, sleep."""
@@ -216,7 +228,7 @@ RPCS: Mapping[str, Callable[..., Any]] = {
     "sleep": Worker.nothing,
     "start_draft_weight_update": Worker.start_draft_weight_update,
     "start_weight_update": Worker.start_weight_update,
-    "synchronize_device": Worker.nothing,
+    "synchronize_device": Worker.synchronize_device,
     "update_weights": Worker.update_weights,
     "wake_up": Worker.nothing,
 }

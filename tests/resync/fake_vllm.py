@@ -25,7 +25,9 @@ ACTIONS = {
     "/resume": "resume",
     "/collective_rpc": "probe",
     "/get_world_size": "world_size",
+    "/metrics": "metrics",
 }
+OPERATIONS = ("init", "shutdown", "start", "start_draft", "update", "finish")
 TENSORS = ("q", "k", "v")
 
 OPEN_ALREADY = (
@@ -107,6 +109,8 @@ class FakeEngine:
     active: bool = False
     session_is_draft: bool = False
     joined: bool = False
+    operations: set[str] = field(default_factory=set)  # weight operations since the start
+    in_flight: list[int] = field(default_factory=list)  # what the gauge shows next; 0 at the end
     prefix_cache: str = "start"
     models: dict[bool, Layers] = field(default_factory=lambda: {False: Layers(), True: Layers()})
     violations: list[str] = field(default_factory=list)
@@ -115,6 +119,19 @@ class FakeEngine:
         """Come back as a new process: initial weights, no channel, generation running."""
         self.label, self.paused, self.active, self.joined = "default", False, False, False
         self.models = {False: Layers(), True: Layers()}
+        self.operations.clear()
+        self.in_flight.clear()
+
+    def metrics(self) -> str:
+        """Return the gauge as vLLM shows it: absent until the first weight operation."""
+        gauge = "vllm:rl_weight_update_operations_in_flight"
+        if not self.operations:
+            return ""
+        value = self.in_flight.pop(0) if self.in_flight else 0
+        return "".join(
+            f'{gauge}{{operation="{name}"}} {float(value if not number else 0)}\n'
+            for number, name in enumerate(sorted(self.operations))
+        )
 
     @property
     def layers(self) -> Layers:
@@ -256,6 +273,10 @@ class FakeTransport(httpx.AsyncBaseTransport):
             engine.restart()
         if kind == "foreign":
             engine.label = "other"
+        if action == "metrics":
+            return httpx.Response(200, text=engine.metrics())
+        if action in OPERATIONS:
+            engine.operations.add(action)
         try:
             answer = engine.handle(action, body, fails=kind == "raise")
         except WorkerError as error:

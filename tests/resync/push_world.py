@@ -26,9 +26,10 @@ from resync import (
     WeightSyncClient,
     WeightUpdater,
 )
-from resync.timeouts import MAX_REQUESTS_BETWEEN_AGREEMENTS
+from resync.timeouts import MAX_IDLE_WAITS_BETWEEN_AGREEMENTS, MAX_REQUESTS_BETWEEN_AGREEMENTS
 
 MakeWorld = Callable[..., "World"]  # the fixture `make_world`
+IN_A_WAIT_OF_ITS_OWN = ("metrics", "idle", "no_op")  # or under the limit of an operation
 QUICK = PushTimeouts(init_s=5, request_s=5, settle_s=0.2)
 
 
@@ -54,6 +55,7 @@ class World:
         on_observe: called with ``(rank, step, phase)`` at each step; what it raises, strikes.
         limits: ``(engine, action, limit_s)`` of every request, as the observer hears it.
         most_requests: the longest run of requests to one engine between two agreements.
+        most_idle_waits: the same of waits for it to come to rest.
     """
 
     ranks: int = 2
@@ -72,6 +74,7 @@ class World:
     limits: list[tuple[int, str, float]] = field(default_factory=list)
     steps_heard: list[str] = field(default_factory=list)
     most_requests: int = 0
+    most_idle_waits: int = 0
 
     def start(self, patch: pytest.MonkeyPatch) -> World:
         """Build one updater a rank."""
@@ -85,6 +88,7 @@ class World:
         self.agreements: list[ThreadAgreement] = []
         self._of_thread = _RankOfThread()
         self._since_agreement: Counter[int] = Counter()
+        self._idle_since_agreement: Counter[int] = Counter()
         self._builds = [0] * self.ranks
         patch.setattr("resync.updater.dist", self._of_thread)
         patch.setattr("resync.updater.Agreement", self._agreement)
@@ -133,8 +137,16 @@ class World:
             if rank == 0 and step.startswith("agree.") and phase == "end":
                 self._since_agreement.clear()
                 self.steps_heard.append(step.removeprefix("agree."))
+                self._idle_since_agreement.clear()
+            if step == "idle" and phase == "begin":
+                self._idle_since_agreement[details["engine"]] += 1
+                self.most_idle_waits = max(
+                    self.most_idle_waits, *self._idle_since_agreement.values()
+                )
             if step == "request" and phase == "begin":
                 self.limits.append((details["engine"], details["action"], details["limit_s"]))
+                if details["action"] in IN_A_WAIT_OF_ITS_OWN:
+                    return
                 self._since_agreement[details["engine"]] += 1
                 self.most_requests = max(self.most_requests, *self._since_agreement.values())
             self.on_observe(rank, step, phase)
@@ -195,6 +207,7 @@ class World:
         self.run(lambda rank: self.updaters[rank].close())
         assert [engine.violations for engine in self.fakes] == [[]] * self.engines
         assert self.most_requests <= MAX_REQUESTS_BETWEEN_AGREEMENTS
+        assert self.most_idle_waits <= MAX_IDLE_WAITS_BETWEEN_AGREEMENTS
         assert len({tuple(agreement.steps) for agreement in self.agreements[-self.ranks :]}) <= 1
         assert all(source.draft is False for source in self.sources)
 

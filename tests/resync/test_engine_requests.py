@@ -177,35 +177,28 @@ def test_answers(response: httpx.Response, call: Call, kind: type[EngineError], 
 
 
 # fmt: off
-PROBES = [
-    # workers  results              accepted
-    (1, [["generate"]],             True),
-    (2, [["generate"]] * 2,         True),
-    (2, [["generate"]],             False),
-    (2, [["generate"], None],       False),
-    (2, [["generate"], ["embed"]],  False),
-    (1, [None],                     False),
-    (1, [],                         False),
+PROBES: list[tuple[list[Any], bool]] = [
+    # results       accepted
+    ([["generate"]],      True),
+    ([["generate"]] * 2,  False),
+    ([None],              False),
+    ([],                  False),
 ]
 # fmt: on
 
 
-@pytest.mark.parametrize(("workers", "results", "accepted"), PROBES)
-def test_probe(workers: int, results: list[Any], accepted: bool) -> None:
-    """The probe wants one equal answer from every worker."""
-
-    async def probe(engine: EngineControl) -> None:
-        engine.num_workers = workers
-        await engine.probe()
-
-    error, _ = ask(answers(httpx.Response(200, json={"results": results})), probe)
+@pytest.mark.parametrize(("results", "accepted"), PROBES)
+def test_probe_of_one_worker(results: list[Any], accepted: bool) -> None:
+    """The probe of an engine with one worker is one request, and wants one answer."""
+    error, heard = ask(answers(httpx.Response(200, json={"results": results})), lambda e: e.probe())
+    assert [event["action"] for event in heard] == ["probe"] * 2
     if accepted:
         assert error is None
         return
     assert type(error) is EngineMismatch
     assert str(error) == (
-        f"engine 3: probe: expected {workers} equal answers from its workers, found {results!r}: "
-        "its replies belong to earlier calls. Restart the engine"
+        f"engine 3: probe: expected one answer from its worker, found {results!r}: its replies "
+        "belong to earlier calls. Restart the engine"
     )
 
 

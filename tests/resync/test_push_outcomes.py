@@ -182,14 +182,15 @@ def test_the_message(make_world: MakeWorld) -> None:
 SEQUENCES = [
     # rules        action    kind          requests after the failed one, up to the resend's start
     ("vllm-0.32", "start",  "reject",     "pause version start finish init is_paused start"),
-    ("vllm-0.32", "start",  "reply_lost", "pause version start finish init is_paused start"),
+    ("vllm-0.32", "start",  "reply_lost",
+     "metrics version metrics pause version start finish init is_paused start"),
     ("vllm-0.32", "update", "reject",     "pause version start finish init is_paused start"),
     ("vllm-0.32", "update", "raise",      "pause version start finish init is_paused start"),
     ("vllm-0.32", "finish", "raise",      "pause version finish init is_paused start"),
     ("vllm-next", "finish", "raise",
      "pause version finish start finish init is_paused start"),
     ("vllm-0.32", "finish", "reply_lost",
-     "pause version finish start finish init is_paused start"),
+     "metrics version metrics pause version finish start finish init is_paused start"),
 ]
 # fmt: on
 
@@ -294,7 +295,7 @@ def test_mark_dirty_reply_lost(make_world: MakeWorld) -> None:
     ).connected()
     world.pushed()
     first = f"{CONNECT} {QUIESCE} is_paused publish"
-    second = f"pause version init is_paused publish start {SEND} {COMMIT}"
+    second = f"metrics version metrics pause version init is_paused publish start {SEND} {COMMIT}"
     assert world.wire.actions() == f"{first} {second}".split()
 
 

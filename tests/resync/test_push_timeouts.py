@@ -17,7 +17,7 @@ from resync import (
     add_timeout_arguments,
     check_group_timeouts,
 )
-from resync.timeouts import MAX_REQUESTS_BETWEEN_AGREEMENTS
+from resync.timeouts import MAX_IDLE_WAITS_BETWEEN_AGREEMENTS, MAX_REQUESTS_BETWEEN_AGREEMENTS
 
 # fmt: off
 FLAGS = [
@@ -55,20 +55,23 @@ def test_limits_are_finite(name: str, value: Any) -> None:
 
 # fmt: off
 SUMS = [
-    # init_s  request_s  settle_s  open_channel_s
-    (600,     1800,      5,        605),
-    (10,      1,         5,        11),  # unwinding takes at most a tenth of the init time-out
+    # init_s  request_s  settle_s  open_channel_s  idle_s
+    (600,     1800,      5,        605,            3600),
+    (10,      1,         5,        11,             20),  # unwinding: a tenth of the init time-out
 ]
 # fmt: on
 
 
-@pytest.mark.parametrize(("init_s", "request_s", "settle_s", "open_channel_s"), SUMS)
-def test_sums(init_s: float, request_s: float, settle_s: float, open_channel_s: float) -> None:
-    """An agreement outlasts all that the sender may do before it."""
+@pytest.mark.parametrize(("init_s", "request_s", "settle_s", "open_channel_s", "idle_s"), SUMS)
+def test_sums(
+    init_s: float, request_s: float, settle_s: float, open_channel_s: float, idle_s: float
+) -> None:
+    """An agreement outlasts all that the sender may do before it, waits for idle engines too."""
     timeouts = PushTimeouts(init_s=init_s, request_s=request_s, settle_s=settle_s)
-    assert timeouts.open_channel_s == open_channel_s
-    worst_s = max(MAX_REQUESTS_BETWEEN_AGREEMENTS * request_s, open_channel_s + settle_s)
-    assert timeouts.agreement_s > worst_s
+    assert (timeouts.open_channel_s, timeouts.idle_s) == (open_channel_s, idle_s)
+    requests_s = MAX_REQUESTS_BETWEEN_AGREEMENTS * request_s
+    waits_s = MAX_IDLE_WAITS_BETWEEN_AGREEMENTS * idle_s
+    assert timeouts.agreement_s > max(requests_s + waits_s, open_channel_s + settle_s)
 
 
 LIMITS = PushTimeouts(init_s=60, request_s=100, settle_s=5)

@@ -36,6 +36,7 @@ def fleet(wire: FakeTransport) -> Iterator[Fleet]:
     """The fleet of both."""
     fleet = Fleet(wire.urls, TIMEOUTS, wire=HttpxWire(wire))
     fleet.each(lambda engine: engine.world_size())
+    fleet.engines[0].replies.backlog = (0, 0)
     wire.log.clear()
     yield fleet
     fleet.close()
@@ -138,7 +139,7 @@ def test_failed_init_reaches_the_opening_that_it_belongs_to(
         client.on_init_failed = late.append
 
     for engine in fleet.engines:
-        engine._observe = switch
+        engine.line.observe = switch
     wire.strikes.append(Strike(action="init", kind="reject"))
     with pytest.raises(FleetError):
         client.init_weight_transfer_engine({})

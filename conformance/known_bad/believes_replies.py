@@ -1,0 +1,45 @@
+"""The good updater, which believes every reply that an engine of several workers gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.contracts import TargetContext
+from harness.targets.resync_target import ResyncTarget
+from resync import Fleet, Observer, PushTimeouts, WeightUpdater
+from resync.replies import Replies
+
+
+class Believed(Replies):
+    """Takes each answer for the request's own, and does not probe."""
+
+    async def operate(
+        self, action: str, path: str, body: Any = None, limit_s: float | None = None
+    ) -> None:
+        await self.line.post(action, path, body, limit_s)
+
+    async def verify(self) -> None:
+        """Say nothing."""
+
+    async def require_room(self, action: str) -> None:
+        """Say nothing."""
+
+
+def _fleet(urls: Sequence[str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
+    fleet = Fleet(urls, timeouts, observe=observe)
+    for engine in fleet.engines:
+        engine.replies = Believed(engine.line)
+    return fleet
+
+
+def build(context: TargetContext) -> ResyncTarget:
+    updater = WeightUpdater(
+        open_channel=context.open_channel,
+        source=context.source,
+        transport=context.transport,
+        timeouts=PushTimeouts(init_s=context.timeouts.init_s, request_s=context.timeouts.request_s),
+        observe=context.observe,
+        make_fleet=_fleet,
+    )
+    return ResyncTarget(context, updater)

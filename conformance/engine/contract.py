@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
 
 Json = Any
+HEARTBEATS, HEARTBEAT_S = 20, 0.001  # in which any request would have been answered
+RELEASED_S = 5.0  # within which a request that hung must end once it was released
 
 BUSY = "Cannot release a trainer connection during a weight update"
 NOT_CONFIGURED = "Weight transfer not configured. Please set weight_transfer_config"
@@ -31,6 +34,7 @@ class EngineUnderTest(Protocol):
         client: sends requests to the engine.
         workers: tensor-parallel size.
         names: every tensor of the model, in the order of a push, under its Hugging Face name.
+        draft_names: those of the draft model; empty without one.
         fused: the names of the tensors that make up one fused layer, in slot order. The first
             holds at least half of its elements, but not all.
         empty_update: an ``update_info`` that brings no tensors and that every worker accepts.
@@ -40,6 +44,7 @@ class EngineUnderTest(Protocol):
     client: httpx.AsyncClient
     workers: int
     names: Sequence[str]
+    draft_names: Sequence[str]
     fused: Sequence[str]
     empty_update: Json
     refused_update: Json
@@ -54,35 +59,46 @@ class EngineUnderTest(Protocol):
 
         Args:
             step: which weights; 0 is what the engine holds at the start.
-            names: the tensors to bring, all by default.
+            names: the tensors to bring, all of the target model's by default.
             misshapen: the one among them that is to have a wrong shape.
         """
 
     def checksums(self, step: int) -> Mapping[str, str]:
         """Return what ``/weight_checker`` must answer for exactly the weights of ``step``."""
 
+    async def release(self) -> None:
+        """Let the worker that hangs go on. Only where the maker offers `Need.HANGS`."""
+
+    async def die(self) -> None:
+        """Let the engine core die of a lost worker. Only where the maker offers `Need.DIES`."""
+
 
 class EngineMaker(Protocol):
-    """Makes one fresh engine; leaving the context ends it."""
+    """Makes one fresh engine; leaving the context ends it.
+
+    What a maker cannot make it does not offer (`rules.Need`), and no check asks it for that.
+    """
 
     def __call__(
-        self, *, workers: int = 1, configured: bool = True, failing: Mapping[str, int] | None = None
+        self,
+        *,
+        workers: int = 1,
+        configured: bool = True,
+        draft: bool = False,
+        failing: Mapping[str, int] | None = None,
+        hanging: Mapping[str, int] | None = None,
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
         """Make an engine.
 
         Args:
             workers: tensor-parallel size.
             configured: whether it has weight transfer at all.
-            failing: RPC -> worker whose first run of that RPC raises. An engine that cannot be
-                made to fail raises `CannotFail`.
+            draft: whether it has a draft model.
+            failing: RPC -> worker that raises in the first run of that RPC: start and finish in
+                place of the transfer engine's own work, ``reset_lora_state`` (which is no RPC) at
+                the end of a finish.
+            hanging: RPC -> worker that hangs at the first run of that RPC, until it is released.
         """
-
-
-class CannotFail(Exception):
-    """This engine cannot be made to fail; what needs it is skipped."""
-
-
-Check = Callable[[EngineMaker], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -178,6 +194,46 @@ async def complete(engine: EngineUnderTest, prompt: str = "conformance") -> Json
     return answer.json()["choices"][0]
 
 
+@asynccontextmanager
+async def stuck(engine: EngineUnderTest, *steps: Step) -> AsyncIterator[None]:
+    """Send requests that a hanging worker leaves unanswered until the end of the block.
+
+    Before and after the block ``/health`` is asked often enough for these to have been answered
+    as well. Then the worker is released, and the answers must be those of the steps.
+
+    Raises:
+        AssertionError: one was answered before, or wrongly after.
+    """
+    waiting = []
+    for step in steps:
+        method, path = step.request.split(" ", 1)
+        request = engine.client.request(method, path, json=step.body)
+        waiting.append(asyncio.create_task(request))
+    try:
+        await _let_time_pass(engine)
+        yield
+        await _let_time_pass(engine)
+        for step, task in zip(steps, waiting, strict=True):
+            if task.done():
+                answer = task.result()
+                raise AssertionError(
+                    f"{step.request}: expected no answer, found {answer.status_code} "
+                    f"{said(answer)!r}."
+                )
+    finally:
+        await engine.release()
+        answers = await asyncio.wait_for(asyncio.gather(*waiting), RELEASED_S)
+    for step, answer in zip(steps, answers, strict=True):
+        expect(answer, step.status, step.says, told=f"{step.request}, once it was released")
+
+
+async def _let_time_pass(engine: EngineUnderTest) -> None:
+    """Wait as long as an answer would take: that none comes is no event to wait for."""
+    for _ in range(HEARTBEATS):
+        await converse(engine, [Step("GET /health")])
+        await asyncio.sleep(HEARTBEAT_S)
+
+
 START = Step("POST /start_weight_update", says="Weight update started")
 FINISH = Step("POST /finish_weight_update", says="Weight update finished")
 
@@ -189,8 +245,14 @@ def refused(request: str, error: str, body: Json = None) -> Step:
     )
 
 
+START_DRAFT = Step("POST /start_draft_weight_update", says="Draft weight update started")
 START_REFUSED = refused("POST /start_weight_update", ALREADY_ACTIVE)
 FINISH_REFUSED = refused("POST /finish_weight_update", NO_MATCHING_START)
+
+
+def version_is(version: str) -> Step:
+    """Return the step that requires a weight version."""
+    return Step("GET /weight_info", 200, f'{{"weight_version":"{version}"}}')
 
 
 def update(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from conformance.engine.contract import EngineMaker, EngineUnderTest, Json, Step, complete, converse
+from conformance.engine.rules import Need, proves
 
 PAUSED = Step("GET /is_paused", says='{"is_paused":true}')
 RUNNING = Step("GET /is_paused", says='{"is_paused":false}')
@@ -27,6 +28,7 @@ async def _start_long(engine: EngineUnderTest) -> asyncio.Task[Json]:
     return task
 
 
+@proves("facts 8.2 vector 12", "vllm/v1/engine/core.py:2061")
 async def pause_and_resume_are_idempotent(make: EngineMaker) -> None:
     """Pause twice, resume twice: 200 each, and the state follows."""
     pause = Step("POST /pause", says='{"status":"paused"}')
@@ -36,6 +38,7 @@ async def pause_and_resume_are_idempotent(make: EngineMaker) -> None:
         await converse(engine, [resume, RUNNING, resume, RUNNING])
 
 
+@proves("facts 1.2", "vllm/v1/engine/core.py:2087")
 async def every_mode_pauses(make: EngineMaker) -> None:
     """``abort``, ``wait`` and ``keep`` pause an idle engine."""
     async with make() as engine:
@@ -44,29 +47,7 @@ async def every_mode_pauses(make: EngineMaker) -> None:
             await converse(engine, [Step("POST /resume"), RUNNING])
 
 
-async def a_full_wake_up_resumes(make: EngineMaker) -> None:
-    """Waking the last memory resumes scheduling, and so does a wake-up of a merely paused one."""
-    awake, asleep = '"status":"awake"', '"status":"sleeping"'
-    async with make() as engine:
-        await converse(
-            engine,
-            [
-                Step("POST /sleep", says='{"status":"sleeping","level":1}'),
-                Step("GET /is_sleeping", says="true"),
-                PAUSED,
-                Step("POST /wake_up?tags=weights", says=asleep),
-                PAUSED,
-                Step("POST /wake_up?tags=kv_cache", says=awake),
-                RUNNING,
-                Step("GET /is_sleeping", says="false"),
-                Step("POST /pause"),
-                Step("GET /is_sleeping", says="true"),
-                Step("POST /wake_up", says=awake),
-                RUNNING,
-            ],
-        )
-
-
+@proves("facts 1.2", "vllm/v1/engine/core.py:2061", needs=[Need.SERVES])
 async def a_paused_engine_queues(make: EngineMaker) -> None:
     """A completion that comes while paused waits, and is served after the resume."""
     async with make() as engine:
@@ -79,6 +60,7 @@ async def a_paused_engine_queues(make: EngineMaker) -> None:
         assert choice["finish_reason"] == "length", f"expected length, found {choice}"
 
 
+@proves("facts 8", "vllm/v1/engine/core.py:2087", needs=[Need.SERVES])
 async def abort_ends_what_runs(make: EngineMaker) -> None:
     """Pause with ``abort`` ends running completions early with that reason."""
     async with make() as engine:
@@ -89,6 +71,7 @@ async def abort_ends_what_runs(make: EngineMaker) -> None:
         assert 0 < len(choice["token_ids"]) < LONG_TOKENS, f"found {choice}"
 
 
+@proves("facts 8", "vllm/v1/engine/core.py:2061", needs=[Need.SERVES])
 async def wait_drains_what_runs(make: EngineMaker) -> None:
     """Pause with ``wait`` is answered once running completions have ended in full."""
     async with make() as engine:
@@ -98,6 +81,7 @@ async def wait_drains_what_runs(make: EngineMaker) -> None:
         assert choice["finish_reason"] == "length", f"expected length, found {choice}"
 
 
+@proves("facts 8", "vllm/v1/engine/core.py:2061", needs=[Need.SERVES])
 async def keep_freezes_what_runs(make: EngineMaker) -> None:
     """Pause with ``keep`` freezes running completions; they end in full after the resume."""
     async with make() as engine:
@@ -109,6 +93,7 @@ async def keep_freezes_what_runs(make: EngineMaker) -> None:
         assert choice["finish_reason"] == "length", f"expected length, found {choice}"
 
 
+@proves("facts 8", "vllm/v1/core/sched/scheduler.py:2840", needs=[Need.SERVES])
 async def flush_needs_a_free_cache(make: EngineMaker) -> None:
     """``/reset_prefix_cache`` fails while requests hold blocks, and says so with 200."""
     async with make() as engine:
@@ -128,7 +113,6 @@ async def flush_needs_a_free_cache(make: EngineMaker) -> None:
 CHECKS = (
     pause_and_resume_are_idempotent,
     every_mode_pauses,
-    a_full_wake_up_resumes,
     a_paused_engine_queues,
     abort_ends_what_runs,
     wait_drains_what_runs,

@@ -18,6 +18,7 @@ from conformance.engine.contract import (
     converse,
     expect,
 )
+from conformance.engine.rules import Need, proves
 
 COMPLETION = Step("POST /v1/completions", 500, DEAD, {"prompt": "x", "max_tokens": 2})
 
@@ -28,6 +29,7 @@ async def _push(engine: EngineUnderTest, step: int) -> None:
     await converse(engine, [FINISH])
 
 
+@proves("facts 7", "vllm/model_executor/model_loader/reload/layerwise.py:147", needs=[Need.SERVES])
 async def tokens_follow_the_weights(make: EngineMaker) -> None:
     """The same prompt and weights give the same tokens; other weights give others."""
     async with make() as engine:
@@ -42,6 +44,7 @@ async def tokens_follow_the_weights(make: EngineMaker) -> None:
         assert again == before, f"expected {before} with the old weights, found {again}"
 
 
+@proves("facts 8", "vllm/entrypoints/rl/online/api_router.py", needs=[Need.TP2, Need.EXACT])
 async def checksums_compare(make: EngineMaker) -> None:
     """``compare`` names what differs from a baseline, and ``reset`` makes everything differ."""
     async with make(workers=2) as engine:
@@ -55,6 +58,7 @@ async def checksums_compare(make: EngineMaker) -> None:
         assert found == {"match": False, "mismatches": sorted(baseline)}, f"found {found}"
 
 
+@proves("facts 1.1", "facts 6.6", "vllm/v1/engine/core.py:1508", needs=[Need.SERVES])
 async def serving_without_weights_is_fatal(make: EngineMaker) -> None:
     """A completion in an open session kills the engine: 500 for everything, health 503."""
     async with make() as engine:
@@ -71,6 +75,7 @@ async def serving_without_weights_is_fatal(make: EngineMaker) -> None:
         )
 
 
+@proves("facts 1.1", "vllm/v1/engine/core.py:2061", needs=[Need.SERVES])
 async def a_paused_engine_survives_a_push(make: EngineMaker) -> None:
     """Paused, an engine whose weights are on meta lives; resumed after finish, it serves."""
     async with make() as engine:
@@ -78,6 +83,7 @@ async def a_paused_engine_survives_a_push(make: EngineMaker) -> None:
         await complete(engine)
 
 
+@proves("facts 6.9", "vllm/entrypoints/rl/online/metrics.py:25", needs=[Need.FRESH])
 async def operations_in_flight(make: EngineMaker) -> None:
     """The gauge is absent before the first weight operation, and 0 after it."""
     gauge = "vllm:rl_weight_update_operations_in_flight"
@@ -90,6 +96,7 @@ async def operations_in_flight(make: EngineMaker) -> None:
         )
 
 
+@proves("facts 8", "vllm/entrypoints/rl/online/api_router.py", needs=[Need.TP2])
 async def world_size(make: EngineMaker) -> None:
     """The world size counts the workers."""
     for workers in (1, 2):

@@ -23,11 +23,15 @@ from conformance.engine.contract import (
     refused,
     update,
 )
+from conformance.engine.rules import Need, proves
 
 SHUTDOWN = Step("POST /shutdown_weight_transfer_engine", says="Weight transfer shut down")
 SHUTDOWN_REFUSED = refused("POST /shutdown_weight_transfer_engine", BUSY)
 
 
+@proves(
+    "facts 8.2 vector 1", "vllm/v1/worker/gpu_worker.py:1566", "vllm/v1/worker/gpu_worker.py:1592"
+)
 async def idle_takes_only_start(make: EngineMaker) -> None:
     """Without a session, update and finish are refused and change nothing."""
     async with make() as engine:
@@ -38,6 +42,7 @@ async def idle_takes_only_start(make: EngineMaker) -> None:
         await converse(engine, [bare_update, FINISH_REFUSED, START, FINISH, FINISH_REFUSED])
 
 
+@proves("facts 8.2 vector 1", "vllm/v1/worker/gpu_worker.py:1534")
 async def open_takes_no_second_start(make: EngineMaker) -> None:
     """A second start, of either kind, is refused and leaves the session open."""
     async with make() as engine:
@@ -45,6 +50,7 @@ async def open_takes_no_second_start(make: EngineMaker) -> None:
         await converse(engine, [START, START_REFUSED, second_draft, FINISH])
 
 
+@proves("facts 8.2 vector 7", "vllm/v1/worker/gpu_worker.py:1500")
 async def open_keeps_its_channel(make: EngineMaker) -> None:
     """Shutdown is refused while a session is open; init is not, and the session stays open."""
     async with make() as engine:
@@ -53,6 +59,7 @@ async def open_keeps_its_channel(make: EngineMaker) -> None:
         await converse(engine, [START_REFUSED, FINISH, SHUTDOWN, SHUTDOWN])
 
 
+@proves("facts 8.2 vector 2", "vllm/v1/worker/gpu_worker.py:1582")
 async def failed_update_ends_the_session(make: EngineMaker) -> None:
     """After an update that a worker refused, finish has no match and start opens again."""
     async with make() as engine:
@@ -63,6 +70,7 @@ async def failed_update_ends_the_session(make: EngineMaker) -> None:
         await converse(engine, [START, fails, after, FINISH_REFUSED, START, works, FINISH])
 
 
+@proves("facts 1.2", "vllm/v1/worker/gpu_worker.py:1597", needs=[Need.FAILS])
 async def failed_finish_keeps_the_session(make: EngineMaker) -> None:
     """After a finish that raised, the session is open still: finish again works."""
     async with make(failing={"finish_weight_update": 0}) as engine:
@@ -72,6 +80,7 @@ async def failed_finish_keeps_the_session(make: EngineMaker) -> None:
         await converse(engine, [START, fails, START_REFUSED, works, FINISH, FINISH_REFUSED])
 
 
+@proves("facts 1.2", "vllm/v1/worker/gpu_worker.py:1541", needs=[Need.FAILS])
 async def failed_start_opens_nothing(make: EngineMaker) -> None:
     """After a start that raised, finish has no match and start works."""
     async with make(failing={"start_weight_update": 0}) as engine:
@@ -79,6 +88,7 @@ async def failed_start_opens_nothing(make: EngineMaker) -> None:
         await converse(engine, [fails, FINISH_REFUSED, START, FINISH])
 
 
+@proves("facts 8.2 vector 6", "vllm/v1/worker/gpu_worker.py:1151")
 async def draft_needs_a_draft_model(make: EngineMaker) -> None:
     """Without a draft model a draft session is refused and nothing is open."""
     async with make() as engine:
@@ -86,6 +96,7 @@ async def draft_needs_a_draft_model(make: EngineMaker) -> None:
         await converse(engine, [fails, FINISH_REFUSED, START, FINISH])
 
 
+@proves("facts 1.2", "vllm/v1/worker/gpu_worker.py:1477", needs=[Need.UNCONFIGURED])
 async def unconfigured_refuses(make: EngineMaker) -> None:
     """Without weight transfer every request but shutdown is refused."""
     async with make(configured=False) as engine:
@@ -102,6 +113,7 @@ async def unconfigured_refuses(make: EngineMaker) -> None:
         )
 
 
+@proves("facts 1.2", "vllm/v1/engine/core.py:2061")
 async def pause_and_session_are_apart(make: EngineMaker) -> None:
     """Sessions open and close on running, paused and sleeping engines alike."""
     async with make() as engine:
@@ -109,6 +121,7 @@ async def pause_and_session_are_apart(make: EngineMaker) -> None:
             await converse(engine, [Step(state), START, START_REFUSED, FINISH, FINISH_REFUSED])
 
 
+@proves("facts 0", "vllm/v1/executor/multiproc_executor.py:443", "vllm/v1/engine/core.py:1751")
 async def finish_says_why(make: EngineMaker) -> None:
     """The whole message of a refused finish, with both of vLLM's wrappings."""
     async with make() as engine:

@@ -20,16 +20,37 @@ import torch
 from fakes import model_spec
 
 GARBAGE_BYTE = 0xA5  # what uninitialised memory holds here, so that a torn layer is recognisable
-MODEL_CLASS = "FakeForCausalLM"
+VOCABULARY = ("embed_tokens", "lm_head")
+# Module -> class, as an error names it: by the last part of the module's name.
+CLASSES: Mapping[str, str] = {
+    "model": "LlamaModel",
+    "draft": "LlamaModel",
+    "layers": "ModuleList",
+    "self_attn": "LlamaAttention",
+    "mlp": "LlamaMLP",
+    "qkv_proj": "QKVParallelLinear",
+    "o_proj": "RowParallelLinear",
+    "gate_up_proj": "MergedColumnParallelLinear",
+    "down_proj": "RowParallelLinear",
+    "input_layernorm": "RMSNorm",
+    "post_attention_layernorm": "RMSNorm",
+    "norm": "RMSNorm",
+    "embed_tokens": "VocabParallelEmbedding",
+    "lm_head": "ParallelLMHead",
+}
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one source tensor goes: rows ``[start, start + rows)`` of the engine's parameter."""
+    """Where one source tensor goes: rows ``[start, start + rows)`` of the engine's parameter.
+
+    ``source_rows`` are those of the tensor before it is split.
+    """
 
     start: int
     rows: int
     shard_dim: int | None
+    source_rows: int
 
 
 @dataclass
@@ -125,13 +146,18 @@ class Layer:
     def _copy(self, param: torch.Tensor, slot: Slot, tensor: torch.Tensor) -> int:
         """Copy this worker's shard of a full tensor into its slot; return the elements copied."""
         part = param.narrow(0, slot.start, slot.rows)
+        of_vocabulary = self.name.endswith(VOCABULARY)
+        if of_vocabulary and tensor.size(0) != slot.source_rows:
+            raise AssertionError  # vLLM's has no text, here and in the linear layers
         if slot.shard_dim is not None:
             extent = part.size(slot.shard_dim)
             tensor = tensor.narrow(slot.shard_dim, self.rank * extent, extent)
-        if part.size() != tensor.size():
+        if part.size() != tensor.size() and slot.shard_dim is None:
             raise AssertionError(
                 f"Attempted to load weight ({tensor.size()}) into parameter ({part.size()})"
             )
+        if part.size() != tensor.size() and not of_vocabulary:
+            raise AssertionError
         part.copy_(tensor)
         return part.numel()
 
@@ -162,7 +188,7 @@ class Model:
                 if source.shard_dim is not None:
                     full = full.chunk(world_size, dim=source.shard_dim)[rank]
                 shards.append(full)
-                slots[source.name] = Slot(start, full.size(0), source.shard_dim)
+                slots[source.name] = Slot(start, full.size(0), source.shard_dim, source.shape[0])
                 start += full.size(0)
             name = param.removesuffix(".weight")
             layer = Layer(name, torch.cat(shards), tuple(slots.values()), rank)
@@ -218,7 +244,12 @@ class Model:
         return found
 
     def _unknown(self, name: str) -> str:
-        params = [layer.param for layer in self.layers]
+        """Return what vLLM's loader says; the inner model has its own, with names of its own."""
+        root, params = "LlamaForCausalLM", [layer.param for layer in self.layers]
+        inner = "draft" if self.draft else "model"
+        if name.startswith(f"{inner}."):
+            root, name = CLASSES[inner], name.removeprefix(f"{inner}.")
+            params = [p.removeprefix(f"{inner}.") for p in params if p.startswith(f"{inner}.")]
         parts, base = name.split("."), ""
         for depth in range(1, len(parts) + 1):
             prefix = ".".join(parts[:depth])
@@ -227,8 +258,8 @@ class Model:
             base = prefix
         inside = sorted(param for param in params if not base or param.startswith(f"{base}."))
         return (
-            f"There is no module or parameter named {prefix!r} in {MODEL_CLASS}. "
-            f"The available parameters belonging to {base} ({'Module' if base else MODEL_CLASS}) "
+            f"There is no module or parameter named {prefix!r} in {root}. "
+            f"The available parameters belonging to {base} ({_class_of(base) or root}) "
             f"are: {{{', '.join(map(repr, inside))}}}"
         )
 
@@ -266,6 +297,11 @@ class LoadCall:
             layer.buffer(slot, tensor)
         else:
             layer.write(slot, tensor)
+
+
+def _class_of(module: str) -> str:
+    last = module.rpartition(".")[2]
+    return "LlamaDecoderLayer" if last.isdigit() else CLASSES.get(last, "")
 
 
 def _digest(weight: torch.Tensor) -> str:

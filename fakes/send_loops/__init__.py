@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from fakes.send_loops.ipc import IpcTrainerEngine, open_ipc
 from fakes.send_loops.nccl import NcclTrainerEngine, open_nccl
 from fakes.send_loops.protocols import WeightSource, WeightSyncClient
 from fakes.send_loops.settings import ChannelSettings
 
-__all__ = ["TRANSPORTS", "ChannelSettings", "open_channel", "open_ipc", "open_nccl"]
+__all__ = [
+    "TRANSPORTS",
+    "ChannelSettings",
+    "find_opener",
+    "open_channel",
+    "open_ipc",
+    "open_nccl",
+]
+
+Opener = TypeVar("Opener")
 
 TrainerEngineOpener = Callable[
     [ChannelSettings, WeightSyncClient, WeightSource], NcclTrainerEngine | IpcTrainerEngine
@@ -27,8 +37,15 @@ def open_channel(
         ValueError: unknown transport.
         Exception: the channel could not be opened.
     """
-    if settings.transport not in TRANSPORTS:
-        raise ValueError(
-            f"transport: expected one of {sorted(TRANSPORTS)}, found {settings.transport!r}."
-        )
-    return TRANSPORTS[settings.transport](settings, client, source)
+    return find_opener(TRANSPORTS, settings.transport)(settings, client, source)
+
+
+def find_opener(openers: Mapping[str, Opener], transport: str) -> Opener:
+    """Return the opener of one transport.
+
+    Raises:
+        ValueError: unknown transport.
+    """
+    if transport not in openers:
+        raise ValueError(f"transport: expected one of {sorted(openers)}, found {transport!r}.")
+    return openers[transport]

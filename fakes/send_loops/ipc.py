@@ -44,8 +44,7 @@ class IpcTrainerEngine:
         self.exporter = SharedMemoryExporter(settings.scratch_dir)
         self._settings = settings
         self._world_size = dist.get_world_size() if dist.is_initialized() else 1
-        num_gpus = max(settings.total_workers, self._world_size)
-        self._gpu_uuids = [f"GPU-{n}" for n in range(settings.rank, num_gpus, self._world_size)]
+        self._gpu_uuids = own_gpus(settings, self._world_size)
 
     def send_weights(self) -> None:
         """Push every tensor of the source; called on every rank.
@@ -129,6 +128,12 @@ class IpcTrainerEngine:
     def shutdown(self) -> None:
         """Release whatever is still exported. Idempotent."""
         self.exporter.release_all()
+
+
+def own_gpus(settings: ChannelSettings, world_size: int) -> list[str]:
+    """Return the GPUs that this rank exports for: those of the engine workers beside it."""
+    num_gpus = max(settings.total_workers, world_size)
+    return [f"GPU-{number}" for number in range(settings.rank, num_gpus, world_size)]
 
 
 def _all_gather_json(value: Json, world_size: int) -> list[Json]:

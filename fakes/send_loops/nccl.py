@@ -17,7 +17,7 @@ from fakes.send_loops.protocols import ParamMeta, WeightSource, WeightSyncClient
 from fakes.send_loops.settings import ChannelSettings
 from harness.contracts import Json
 
-_ADDRESS = "127.0.0.1"
+ADDRESS = "127.0.0.1"
 _SENDER_RANK = 0  # group rank; the workers follow it
 
 
@@ -53,11 +53,11 @@ class NcclTrainerEngine:
         if not self.is_sender:
             return
         settings = self._settings
-        port = _free_port()
+        port = free_port()
         settings.injector.reach("rank.bind", port=port)
         world_size = 1 + settings.total_workers
         init_info: dict[str, Json] = {
-            "master_address": _ADDRESS,
+            "master_address": ADDRESS,
             "master_port": port,
             "rank_offset": 1,
             "world_size": world_size,
@@ -69,7 +69,7 @@ class NcclTrainerEngine:
             future = executor.submit(self.client.init_weight_transfer_engine, init_info)
             settings.injector.reach("rank.rendezvous")
             self.model_update_group = NcclLikeCommunicator(
-                master_address=_ADDRESS,
+                master_address=ADDRESS,
                 master_port=port,
                 rank=_SENDER_RANK,
                 world_size=world_size,
@@ -202,9 +202,9 @@ def open_nccl(
     return engine
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that was free a moment ago: the race is vime's own, kept on purpose."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((_ADDRESS, 0))
+        probe.bind((ADDRESS, 0))
         port: int = probe.getsockname()[1]
         return port

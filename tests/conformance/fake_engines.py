@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import httpx
 import torch
 
 from conformance.engine.contract import EngineMaker
+from conformance.engine.rules import Need
 from fakes import model_spec
 from fakes.data_plane.receivers import make_worker_transfer
 from fakes.data_plane.shared_memory import SharedMemoryExporter
@@ -27,18 +29,35 @@ from harness.contracts import Recorder, no_record
 from harness.injector import ScenarioInjector
 
 SEED = 7
+OFFERS = set(Need) - {Need.CPU_LAYERS}  # the layers of a fake follow the rules of a GPU
 TOKEN_INTERVAL_S = 0.001
 POINTS = {"start_weight_update": "worker.start", "finish_weight_update": "worker.finish"}
 
 
 class FakeUnderTest:
-    """A fake engine behind a client, and the trainer's end of its data plane."""
+    """A fake engine behind a client, and the trainer's end of its data plane.
 
-    def __init__(self, client: httpx.AsyncClient, workers: int, memory: Path) -> None:
+    ``engine`` and ``released`` are there where the engine is in this process.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        workers: int,
+        memory: Path,
+        *,
+        draft: bool = False,
+        engine: Engine | None = None,
+        released: threading.Event | None = None,
+    ) -> None:
         self.client, self.workers = client, workers
+        self._engine, self._released = engine, released
         self._exporter = SharedMemoryExporter(memory)
-        self._sources = {source.name: source for source in model_spec.source_tensors()}
-        self.names: Sequence[str] = tuple(self._sources)
+        target = model_spec.source_tensors()
+        drafts = model_spec.source_tensors(draft=True) if draft else ()
+        self._sources = {source.name: source for source in (*target, *drafts)}
+        self.names: Sequence[str] = tuple(source.name for source in target)
+        self.draft_names: Sequence[str] = tuple(source.name for source in drafts)
         self.fused: Sequence[str] = tuple(name for name in self.names if ".0.self_attn." in name)[
             :3
         ]
@@ -60,7 +79,15 @@ class FakeUnderTest:
     def checksums(self, step: int) -> Mapping[str, str]:
         return model_spec.expected_checksums(SEED, step, self.workers)
 
-    def release(self) -> None:
+    async def release(self) -> None:
+        assert self._released is not None
+        self._released.set()
+
+    async def die(self) -> None:
+        assert self._engine is not None
+        self._engine.core._die()
+
+    def close(self) -> None:
         self._exporter.release_all()
 
     def _tensor(self, name: str, step: int) -> torch.Tensor:
@@ -93,7 +120,44 @@ def faults_for(failing: Mapping[str, int] | None) -> list[dict[str, Any]]:
     return [
         fault("raise", POINTS[rpc], where={"worker": worker})
         for rpc, worker in (failing or {}).items()
+        if rpc in POINTS
     ]
+
+
+def _fail_without_a_point(engine: Engine, failing: Mapping[str, int]) -> None:
+    """Let ``reset_lora_state`` raise once: it is no fault point, as no scenario needs it."""
+    rank = failing.get("reset_lora_state")
+    if rank is None:
+        return
+    worker = engine.core.executor.workers[rank]
+
+    def reset() -> None:
+        del worker.reset_lora_state  # the class's is back
+        raise RuntimeError("injected: reset_lora_state")
+
+    worker.reset_lora_state = reset  # type: ignore[method-assign]
+
+
+def _hang(engine: Engine, hanging: Mapping[str, int], released: threading.Event) -> None:
+    """Let the named RPCs hang in their worker, the first time, until they are released."""
+    for worker in engine.core.executor.workers:
+        waiting = {rpc for rpc, rank in hanging.items() if rank == worker.rank}
+        if not waiting:
+            continue
+
+        def call(
+            method: str,
+            args: Any,
+            kwargs: Any,
+            inner: Any = worker.call,
+            hangs: set[str] = waiting,
+        ) -> Any:
+            if method in hangs:
+                hangs.remove(method)
+                released.wait()
+            return inner(method, args, kwargs)
+
+        worker.call = call  # type: ignore[method-assign]
 
 
 def build_in_process(
@@ -132,39 +196,68 @@ def build_in_process(
     )
 
 
-def in_process(spoil: Callable[[Engine], None] = lambda engine: None) -> EngineMaker:
-    """Return a maker of fakes in this process; ``spoil`` breaks each, for a canary."""
+def in_process(
+    spoil: Callable[[Engine], None] = lambda engine: None, *, profile: str = "vllm-0.32"
+) -> EngineMaker:
+    """Return a maker of fakes in this process; ``spoil`` breaks each, for a canary.
+
+    It offers what `OFFERS` says.
+    """
 
     @asynccontextmanager
     async def make(
-        *, workers: int = 1, configured: bool = True, failing: Mapping[str, int] | None = None
+        *,
+        workers: int = 1,
+        configured: bool = True,
+        draft: bool = False,
+        failing: Mapping[str, int] | None = None,
+        hanging: Mapping[str, int] | None = None,
     ) -> AsyncIterator[FakeUnderTest]:
-        engine = build_in_process(workers=workers, configured=configured, failing=failing)
+        engine = build_in_process(
+            workers=workers, configured=configured, draft=draft, profile=profile, failing=failing
+        )
+        released = threading.Event()
+        _fail_without_a_point(engine, failing or {})
         spoil(engine)
+        _hang(engine, hanging or {}, released)  # around what a canary did to the calls
         transport = httpx.ASGITransport(engine.gate, raise_app_exceptions=False)
         with tempfile.TemporaryDirectory() as memory:
             async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-                under_test = FakeUnderTest(client, workers, Path(memory))
-                yield under_test
-                under_test.release()
+                under_test = FakeUnderTest(
+                    client, workers, Path(memory), draft=draft, engine=engine, released=released
+                )
+                try:
+                    yield under_test
+                finally:
+                    released.set()
+                    under_test.close()
 
     return make
 
 
 @asynccontextmanager
 async def as_process(
-    *, workers: int = 1, configured: bool = True, failing: Mapping[str, int] | None = None
+    *,
+    workers: int = 1,
+    configured: bool = True,
+    draft: bool = False,
+    failing: Mapping[str, int] | None = None,
+    hanging: Mapping[str, int] | None = None,
 ) -> AsyncIterator[FakeUnderTest]:
-    """Make a fake as the launcher starts it: its own process, on a listener that we bound."""
+    """Make a fake as the launcher starts it: its own process, on a listener that we bound.
+
+    It offers all but `Need.HANGS` and `Need.DIES`.
+    """
+    assert not hanging, "expected no check that needs HANGS"
     faults = faults_for(failing)
     with tempfile.TemporaryDirectory() as memory:
         backend = "ipc" if configured else None
-        config = {"workers": workers, "backend": backend, "faults": faults}
+        config = {"workers": workers, "backend": backend, "draft": draft, "faults": faults}
         with running_process(Path(memory), **config) as (url, _, _):
             async with httpx.AsyncClient(base_url=url, timeout=10) as client:
-                under_test = FakeUnderTest(client, workers, Path(memory))
+                under_test = FakeUnderTest(client, workers, Path(memory), draft=draft)
                 yield under_test
-                under_test.release()
+                under_test.close()
 
 
 @contextmanager

@@ -107,3 +107,17 @@ def test_requests_are_journalled(tmp_path: Path) -> None:
         (5, "GET /is_sleeping", 200, None, False),
     ]
     assert [e["id"] for e in events if e["phase"] == "begin"] == [1, 2, 3, 4, 5]
+
+
+def test_a_request_that_outlives_its_client(tmp_path: Path) -> None:
+    """What a fault delays beyond its client's time-out is carried out, body and all."""
+    faults = [fault("slow", "engine.publish", options={"seconds": 0.3})]
+    with (
+        running_process(tmp_path, faults=faults) as (url, _, _),
+        httpx.Client(base_url=url, timeout=10) as client,
+    ):
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/update_weight_version", json={"new_version": "2"}, timeout=0.1)
+        deadline = time.monotonic() + 10
+        while client.get("/weight_info").json() != {"weight_version": "2"}:
+            assert time.monotonic() < deadline

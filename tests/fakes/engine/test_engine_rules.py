@@ -30,7 +30,7 @@ def _tell(story: Story, memory: Path, **shape: Any) -> None:
             fake = FakeUnderTest(client, shape.get("workers", 1), memory)
             await fake.init()
             await story(engine, fake)
-            fake.release()
+            fake.close()
 
     asyncio.run(run())
 

@@ -10,7 +10,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from fakes.data_plane.receivers import make_worker_transfer
 from fakes.megatron.source import ParamMeta
@@ -41,7 +40,7 @@ def worker(pipe: Connection, backend: str, index: int, num_workers: int) -> dict
 
 
 class PipeClient:
-    """vLLM's four methods over the workers' pipes; notes each call and the thread it came in.
+    """vLLM's four methods over the workers' pipes; notes each call.
 
     ``refuse`` names the calls that the engine refuses, without the workers hearing of them. It
     refuses an update only once ``pass_began``, as no answer over HTTP comes sooner.
@@ -61,8 +60,7 @@ class PipeClient:
         self._pool = ThreadPoolExecutor(max(len(pipes), 1))
 
     def _call(self, name: str, send: Callable[[], object] = lambda: None) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        self._trace.append(f"client.{name} {'main' if is_main else 'side'}")
+        self._trace.append(f"client.{name}")
         if name in self._refuse:
             if name == "update" and self._pass_began is not None:
                 self._pass_began.wait()
@@ -98,7 +96,7 @@ class PipeClient:
 
 
 class FiveTensors:
-    """The facts' source: five tensors of 64 bytes, each gathered on the default group."""
+    """Five tensors of 64 bytes, of a trainer of one rank: its gathers are only noted."""
 
     draft = False
 
@@ -114,27 +112,4 @@ class FiveTensors:
         for index in range(5):
             self._trace.append(f"gather w{index}")
             self.began.set()
-            tensor = torch.full((16,), float(index))
-            if dist.is_initialized():
-                dist.broadcast(tensor, src=0)
-            yield f"w{index}", tensor
-
-
-class Tracer:
-    """The injector and the recorder of a traced rank: fault points and barriers go to the trace."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self.points: Trace = []
-
-    def pick(self, point: str, /, **where: Any) -> None:
-        return None
-
-    def reach(self, point: str, /, **where: Any) -> None:
-        self.points.append(point)
-        if point in {"rank.broadcast", "rank.bind", "rank.rendezvous"}:
-            self._trace.append(f"{point.removeprefix('rank.')} {where.get('tensor', '')}".strip())
-
-    def record(self, event: str, /, **fields: Any) -> None:
-        if event == "barrier" and fields["phase"] == "begin":
-            self._trace.append("barrier")
+            yield f"w{index}", torch.full((16,), float(index))

@@ -1,7 +1,8 @@
 """The project's sessions. ``nox -s conformance`` is the main job; ``nox -l`` lists them all.
 
-All sessions share one virtual environment, ``.nox/shared``, because torch is large. It is made
-afresh whenever something that decides its contents changes, and reused as it is otherwise.
+All sessions but one share one virtual environment, ``.nox/shared``, because torch is large;
+``real_engine`` has its own, with vLLM. An environment is made afresh whenever something that
+decides its contents changes, and reused as it is otherwise.
 """
 
 from __future__ import annotations
@@ -9,28 +10,65 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import nox
 
 ROOT = Path(__file__).parent.resolve()
-VENV = ROOT / ".nox" / "shared"
-PYTHON = VENV / "bin" / "python"
-STAMP = VENV / "installed.sha256"
-INSTALL = ("-c", "constraints.txt", "-e", ".[harness,dev]")
 OUT = "out"
 INTERRUPT_S = 30.0  # nox would kill what it runs 0.3 s after Ctrl-C
 
 nox.needs_version = ">=2024.4.15"
 nox.options.sessions = ["conformance"]
-nox.options.default_venv_backend = "none"  # the sessions run in VENV, which `install` makes
+nox.options.default_venv_backend = "none"  # the sessions run in what `install` makes
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One virtual environment.
+
+    Attributes:
+        name: of its folder under ``.nox``.
+        steps: arguments of pip, one call after the other.
+        told: what takes long about it.
+    """
+
+    name: str
+    steps: tuple[tuple[str, ...], ...]
+    told: str
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return ROOT / ".nox" / self.name
+
+    def program(self, name: str) -> str:
+        """Return the path of a program in it."""
+        return str(self.path / "bin" / name)
+
+
+PINNED = ("install", "--quiet", "-c", "constraints.txt")
+SHARED = Environment("shared", ((*PINNED, "-e", ".[harness,dev]"),), "torch takes a minute")
+REAL = Environment(
+    "real",
+    (
+        # First, since vLLM's own requirement would let pip choose the build.
+        (*PINNED, "torch"),
+        (*PINNED, "-e", ".[harness,dev,vllm]"),
+        # They are built for another torch and fail to import; text models do not need them, and
+        # vLLM does without them where they are missing.
+        ("uninstall", "--quiet", "--yes", "torchvision", "torchaudio", "torchcodec"),
+    ),
+    "vLLM takes some three minutes",
+)
 
 
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Check the fakes, run the whole catalogue against the target and print the table."""
     install(session)
-    pytest(session, "conformance", "tests/conformance")
+    pytest(session, "conformance", "-n", "auto", "tests/conformance")
     run_scenarios(session)
 
 
@@ -42,10 +80,28 @@ def scenarios(session: nox.Session) -> None:
 
 
 @nox.session
+def next_rules(session: nox.Session) -> None:
+    """Run the catalogue under the session rules that vLLM is moving to."""
+    install(session)
+    arguments = ("scenarios", "--engines", "vllm-next", "--out", f"{OUT}/next_rules")
+    run(session, SHARED.program("resync-chaos"), "run", *arguments, *session.posargs)
+
+
+@nox.session
+def real_engine(session: nox.Session) -> None:
+    """Run checks and scenarios on real vLLM servers, beside the fakes; needs 10 GB of memory."""
+    install(session, REAL)
+    # One process: every test uses the same few servers.
+    pytest(session, "real_engine", "tests/real_engine", environment=REAL)
+    arguments = ("scenarios", "--engines", "both", "--out", f"{OUT}/real_scenarios")
+    run(session, REAL.program("resync-chaos"), "run", *arguments, *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run all tests on all cores; arguments after ``--`` go to pytest."""
     install(session)
-    pytest(session, "tests", *(session.posargs or ["tests"]))
+    pytest(session, "tests", "-n", "auto", *(session.posargs or ["tests"]))
 
 
 @nox.session
@@ -64,25 +120,27 @@ def bench(session: nox.Session) -> None:
     run_python(session, "-m", "harness.bench", *session.posargs)
 
 
-def install(session: nox.Session) -> None:
-    """Make the shared environment, unless it was made from the same inputs.
+def install(session: nox.Session, environment: Environment = SHARED) -> None:
+    """Make an environment, unless it was made from the same inputs.
 
     The stamp is written last, so an interrupted installation is never taken for a complete one,
     and a dependency that was dropped does not survive in an old environment.
     """
-    wanted = fingerprint()
-    if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
+    wanted = fingerprint(environment)
+    stamp = environment.path / "installed.sha256"
+    if stamp.exists() and stamp.read_text() == wanted:
         return
-    session.log(f"installing into {VENV.relative_to(ROOT)}; torch takes a minute")
-    if VENV.exists():
-        shutil.rmtree(VENV)
-    run(session, sys.executable, "-m", "venv", str(VENV))
-    run_python(session, "-m", "pip", "install", "--quiet", *INSTALL)
-    STAMP.write_text(wanted)
+    session.log(f"installing into {environment.path.relative_to(ROOT)}; {environment.told}")
+    if environment.path.exists():
+        shutil.rmtree(environment.path)
+    run(session, sys.executable, "-m", "venv", str(environment.path))
+    for step in environment.steps:
+        run(session, environment.program("python"), "-m", "pip", *step)
+    stamp.write_text(wanted)
 
 
-def fingerprint() -> str:
-    """Return the hash of what decides the environment: the pins, the interpreter and its place."""
+def fingerprint(environment: Environment) -> str:
+    """Return the hash of what decides an environment: the pins, the interpreter and its place."""
     digest = hashlib.sha256()
     for part in (
         (ROOT / "pyproject.toml").read_bytes(),
@@ -90,27 +148,29 @@ def fingerprint() -> str:
         sys.version.encode(),
         sys.base_prefix.encode(),
         str(ROOT).encode(),  # an environment, and the editable install in it, cannot be moved
-        " ".join(INSTALL).encode(),
+        str(environment.steps).encode(),
     ):
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()
 
 
-def run_python(session: nox.Session, *arguments: str) -> None:
-    """Run the shared environment's Python from the root of the project."""
-    run(session, str(PYTHON), *arguments)
+def run_python(session: nox.Session, *arguments: str, environment: Environment = SHARED) -> None:
+    """Run an environment's Python from the root of the project."""
+    run(session, environment.program("python"), *arguments)
 
 
-def pytest(session: nox.Session, name: str, *arguments: str) -> None:
-    """Run pytest on all cores, and leave its JUnit file in ``out/<name>``."""
+def pytest(
+    session: nox.Session, name: str, *arguments: str, environment: Environment = SHARED
+) -> None:
+    """Run pytest, and leave its JUnit file in ``out/<name>``."""
     junit = f"--junitxml={OUT}/{name}/junit.xml"
-    run_python(session, "-m", "pytest", "-n", "auto", "-q", junit, *arguments)
+    run_python(session, "-m", "pytest", "-q", junit, *arguments, environment=environment)
 
 
 def run_scenarios(session: nox.Session) -> None:
     """Run the catalogue; journals, verdicts and JUnit file go to ``out/scenarios``."""
-    command = str(VENV / "bin" / "resync-chaos")
-    run(session, command, "run", "scenarios", "--out", f"{OUT}/scenarios", *session.posargs)
+    arguments = ("scenarios", "--out", f"{OUT}/scenarios")
+    run(session, SHARED.program("resync-chaos"), "run", *arguments, *session.posargs)
 
 
 def run(session: nox.Session, *command: str) -> None:

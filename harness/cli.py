@@ -1,4 +1,4 @@
-"""The command line, and the one place that puts fakes, harness and reports together.
+"""The command line: what it takes, what it runs and prints, and its exit codes.
 
 Exit codes: 0 every scenario passed; 10 fail, 11 hang, 12 invalid (the worst of the run); 2 a usage
 or scenario-file error, or nothing selected; 1 the harness itself failed; 130 interrupted.
@@ -20,27 +20,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fakes.oracle import ModelOracle
 from harness.child import LauncherError
-from harness.contracts import Parts, ProcessSpec, ScenarioResult
+from harness.contracts import Parts, ProcessSpec, ScenarioResult, Verdict
+from harness.engine_choice import AS_WRITTEN, BOTH, CHOICES, choose, name_in_file, pairs
 from harness.errors import HarnessError, UsageError
 from harness.launcher import Launcher
+from harness.parts import default_parts, require_vllm
 from harness.scenario import Scenario
 from harness.scenario_file import discover, load_file
 from harness.suite import Suite
 from harness.targets import DEFAULT
 from reports import REPORTS
+from reports.differences import compare
 from reports.live import make_display
 from reports.table import render
 
-ENGINE_ENTRY = "fakes.engine.process:main"
-RANK_ENTRY = "fakes.megatron.process:main"
-PRELOAD = (
-    "resync",
-    "fakes.engine.process",
-    "fakes.megatron.process",
-    "harness.targets.resync_target",
-)
 TARGET_CHECK_LIMIT_S = 60.0
 EXIT_HARNESS_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -86,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
                      help="the module under test (default: %(default)s)")  # fmt: skip
     run.add_argument("--out", type=Path, default=Path("out"), metavar="DIR",
                      help="where journals, logs and reports go (default: %(default)s)")  # fmt: skip
+    run.add_argument("--engines", choices=CHOICES, default=AS_WRITTEN,
+                     help="as-written: those of each file; vllm: real ones, for every scenario "
+                     "that they can be asked for; vllm-next: fakes under the rules that vLLM moves "
+                     "to; both: each file's and real ones side by side, and any difference fails "
+                     "the run (default: %(default)s)")  # fmt: skip
     run.add_argument("-j", dest="jobs", type=int, default=_default_jobs(), metavar="N",
                      help="scenarios at a time (default: %(default)s)")  # fmt: skip
     run.add_argument("--plain", action="store_true",
@@ -125,7 +124,10 @@ def _load(options: argparse.Namespace) -> list[Scenario]:
 
 
 def _matches(name: str, pattern: str | None) -> bool:
-    return pattern is None or pattern in name or fnmatchcase(name, pattern)
+    if pattern is None:
+        return True
+    pattern = name_in_file(pattern)  # a run on other engines shows names with its mark
+    return pattern in name or fnmatchcase(name, pattern)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -145,25 +147,24 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    scenarios = _load(options)
+    scenarios, left_out = choose(_load(options), options.engines)
+    if not scenarios:
+        raise UsageError(
+            f"expected scenarios that --engines {options.engines} can run, found none of "
+            f"{len(left_out)}. {left_out[0].name}: {left_out[0].reason}"
+        )
+    if warning := require_vllm(scenarios):
+        print(warning, file=sys.stderr)
     if options.jobs < 1:
         raise UsageError(f"-j: expected at least 1, found {options.jobs}.")
     _make_writable(options.out)
     sys.path.insert(0, os.getcwd())  # where a user's own target is
     targets = sorted({scenario.target or options.target for scenario in scenarios})
-    parts = default_parts(options.target)
-    return asyncio.run(_run_all(scenarios, parts, targets, options))
-
-
-def default_parts(target: str = DEFAULT) -> Parts:
-    """Return the fakes, put together for the runner."""
-    return Parts(
-        engine_entry=ENGINE_ENTRY,
-        rank_entry=RANK_ENTRY,
-        preload=PRELOAD,
-        oracle=ModelOracle(),
-        target=target,
-    )
+    parts = default_parts(options.target, scenarios)
+    code = asyncio.run(_run_all(scenarios, parts, targets, options))
+    for each in left_out:
+        print(f"left out: {each.name}: {each.reason}")
+    return code
 
 
 def _make_writable(out_dir: Path) -> None:
@@ -230,7 +231,9 @@ async def _run_all(
         raise failure
     if interrupted:
         return EXIT_INTERRUPTED
-    return max((result.verdict.exit_code for result in results), default=0)
+    alike = compare(pairs(found), found, console) if options.engines == BOTH else True
+    codes = [result.verdict.exit_code for result in results]
+    return max([*codes, 0 if alike else Verdict.FAIL.exit_code])
 
 
 @contextlib.contextmanager
@@ -289,7 +292,9 @@ async def _check_targets(launcher: Launcher, targets: list[str]) -> None:
 
 def _again(options: argparse.Namespace) -> list[str]:
     """Return the options that a command to run one scenario again needs."""
-    return [] if options.target == DEFAULT else ["--target", shlex.quote(options.target)]
+    engines = [] if options.engines == AS_WRITTEN else ["--engines", options.engines]
+    target = [] if options.target == DEFAULT else ["--target", shlex.quote(options.target)]
+    return [*engines, *target]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.child import Child
-from harness.contracts import Parts
+from harness.contracts import EngineServers, Parts
 from harness.journal import JournalReader
 from harness.launcher import Launcher
 from harness.load import RequestLoad
@@ -37,6 +37,7 @@ class _Commanded:
     ranks: Mapping[int, RankEnding]
     halted: Halt | None
     before: tuple[EngineSeen, ...]
+    stalls: tuple[str, ...]
 
 
 class Conductor:
@@ -45,6 +46,7 @@ class Conductor:
     Args:
         out_dir: receives the journal and the logs.
         closing: whether to end with the clean push.
+        servers: the real ones behind the engines, where their kind has any.
         doing: told, now and then, what the run is doing.
     """
 
@@ -56,12 +58,15 @@ class Conductor:
         *,
         out_dir: Path,
         closing: bool = True,
+        servers: EngineServers | None = None,
         doing: Doing = lambda what: None,
     ) -> None:
         self._scenario = scenario
         self._closing = closing
         self._doing = doing
-        self._stage = Stage(launcher, parts, scenario, out_dir=out_dir)
+        self._stage = Stage(
+            launcher, parts, scenario, out_dir=out_dir, servers=servers, doing=doing
+        )
         self._reader = JournalReader(self._stage.journal_path)
         self._progress = Progress(self._reader, last_s=time.monotonic())
         self._watch = Watch(self._stage, self._progress, doing=doing)
@@ -70,12 +75,13 @@ class Conductor:
 
     async def run(self) -> RunSeen:
         """Run the scenario. Everything it started has ended when this returns or raises."""
-        begun_s = time.monotonic()
         stage = self._stage
         unclosed: list[str] = []
         released = False
         try:
             stage.record("scenario", name=self._scenario.name, proves=self._scenario.proves)
+            await stage.prepare()
+            begun_s = time.monotonic()
             await stage.start()
             async with RequestLoad([address.url for address in stage.addresses]):
                 await self._stage_requests()
@@ -137,12 +143,13 @@ class Conductor:
             await self._disarm_ranks()
         ranks, halted = await self._watch.command({"cmd": "connect"})
         self._connected = halted is None and all(r.ending == "returned" for r in ranks.values())
-        return _Commanded(ranks, halted, before)
+        return _Commanded(ranks, halted, before, tuple(self._watch.diagnoses))
 
     async def _engines_before(self, push: int) -> tuple[EngineSeen, ...]:
         """Tell every engine which push comes, and return what they are before it."""
-        await self._stage.tell_engines({"cmd": "push", "n": push})
-        return await self._stage.see_engines()
+        telling = self._stage.tell_engines({"cmd": "push", "n": push})
+        _, seen = await asyncio.gather(telling, self._stage.see_engines())
+        return seen
 
     async def _push_connected(self, number: int, connecting: _Commanded | None) -> PushSeen:
         """Push; if the connect before it failed, that is the push's outcome."""
@@ -153,7 +160,8 @@ class Conductor:
             stage.record("push", number=number, phase="begin")
             before = await self._engines_before(number)
             ranks, halted = await self._watch.command({"cmd": "push", "n": number})
-            pushing = _Commanded(ranks, halted, before)
+            stalls = () if connecting is None else connecting.stalls
+            pushing = _Commanded(ranks, halted, before, (*stalls, *self._watch.diagnoses))
         assert pushing is not None, "a trainer that is not connected has tried to connect"
         after = await stage.sample(await stage.see_engines())
         stage.record("push", number=number, phase="end")
@@ -165,6 +173,7 @@ class Conductor:
             connect_attempts=None if connecting is None else _attempts(connecting.ranks),
             connect_failed=not self._connected,
             halted=pushing.halted,
+            stalls=pushing.stalls,
         )
 
     async def _closing_push(self, last: PushSeen) -> PushSeen:
@@ -176,7 +185,7 @@ class Conductor:
         stage = self._stage
         self._doing("closing push")
         torn = last.halted is not None or last.outcome == "mixed"
-        if torn or any(rank.leaves or rank.ending == "died" for rank in last.ranks.values()):
+        if torn or any(_is_lost(rank) for rank in last.ranks.values()):
             await self._kill_ranks()
         await self._restart_engines(
             [seen.index for seen in last.after if torn or not seen.alive or seen.stuck]
@@ -232,6 +241,11 @@ class Conductor:
         self._progress.catch_up()
         for name in names:
             self._progress.forget(name)
+
+
+def _is_lost(rank: RankEnding) -> bool:
+    """Whether a rank cannot push again: it is gone, or is to go, or never comes back."""
+    return rank.leaves or rank.ending in ("died", "blocked")
 
 
 async def _closed(child: Child) -> str:

@@ -43,6 +43,14 @@ class Exchange(Protocol):
     async def hold(self) -> None:
         """Never answer; returns when the client has gone."""
 
+    def signal(self, number: int, process: str | None, /) -> None:
+        """Send a signal to the engine.
+
+        Args:
+            process: ``server``, ``core`` or ``worker`` (its first) of an engine that has them
+                apart; ``None`` for all of it, the front end that was asked included.
+        """
+
 
 class Fault(Protocol):
     """One fault of a scenario, as it strikes. One implementation per kind, in ``harness/faults``.
@@ -149,7 +157,11 @@ class TargetContext:
         source: the weight source of this rank.
         open_channel: builds a trainer engine on every rank, given a client with vLLM's four
             methods and a source; each call is a fresh channel on a fresh port.
-        observe: call it at each step of a push (``step`` names it); a fault may strike there.
+        observe: call it at each step of a push (``step`` names it); a fault may strike there. Give
+            every bounded wait as ``observe("request", phase="begin", limit_s=..., engine=...,
+            action=...)`` and again with ``phase="end"``: a rank in one is in no deadlock, and what
+            ends its wait is named. Ranks of a target that tells of no request are taken to wait for
+            any that an engine has not answered.
         options: the scenario's ``target_options``, passed through.
     """
 
@@ -274,22 +286,90 @@ class WeightOracle(Protocol):
         """Return the fingerprint of what ``/weight_checker`` answered."""
 
 
+class EngineServers(Protocol):
+    """The servers behind engines that are not ours; a healthy one outlives the scenario.
+
+    A server belongs to one engine of one scenario at a time. What ``acquire`` returns is JSON: it
+    is given to the engine's process as ``server`` in its config.
+    """
+
+    async def acquire(self, *, index: int, workers: int, doing: Callable[[str], None]) -> Json:
+        """Return a healthy server for engine ``index``, started if need be.
+
+        Raises:
+            EngineServerError: none came up.
+        """
+
+    async def release(self, server: Json) -> None:
+        """Take a server back: it is kept if it is healthy, and ended otherwise."""
+
+    async def discard(self, server: Json) -> None:
+        """End a server and every process of it."""
+
+    async def close(self) -> None:
+        """End every server."""
+
+
+class EngineServerError(Exception):
+    """A server did not come up: says its command, its exit status and the end of its log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineKind:
+    """One kind of engine that a scenario may ask for.
+
+    Attributes:
+        entry: ``package.module:function`` of the process that the harness calls an engine.
+        preload: modules that the zygote imports for it, on top of `Parts.preload`.
+        send_loop: the trainer's send loop where a scenario leaves it open.
+        state_limit_s: how long reading its state may take, in seconds.
+        servers: makes the servers behind the engines, given what starts processes and the folder
+            for their logs; ``None`` where an engine is one process.
+    """
+
+    entry: str
+    preload: tuple[str, ...] = ()
+    send_loop: str
+    state_limit_s: float
+    servers: Callable[[Any, Path], EngineServers] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendLoop:
+    """One implementation of the trainer's send loops.
+
+    Attributes:
+        opener: ``package.module:function`` that opens a channel on a rank.
+        preload: modules that the zygote imports for it.
+    """
+
+    opener: str
+    preload: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """What the command line puts together for the runner.
 
     Attributes:
-        engine_entry, rank_entry: ``package.module:function`` of the processes.
+        engines: kind -> how its engines run.
+        send_loops: name -> where it is.
+        rank_entry: ``package.module:function`` of a trainer rank's process.
         preload: modules that the zygote imports before it forks them.
         oracle: of the weights.
         target: default ``package.module:factory`` of the module under test.
     """
 
-    engine_entry: str
+    engines: Mapping[str, EngineKind]
+    send_loops: Mapping[str, SendLoop]
     rank_entry: str
     preload: tuple[str, ...]
     oracle: WeightOracle
     target: str
+
+    def send_loop(self, kind: str, asked: str) -> str:
+        """Return the send loop of a scenario that asks for ``asked``, or leaves it to the kind."""
+        return self.engines[kind].send_loop if asked == "auto" else asked
 
 
 class Display(Protocol):

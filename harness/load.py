@@ -46,7 +46,12 @@ class RequestLoad:
     async def _ask(self, engine: int, url: str) -> None:
         for number in itertools.count():
             prompt = [engine + 1, number % 50 + 1]
-            body = {"prompt": prompt, "max_tokens": TOKENS_PER_REQUEST, "return_token_ids": True}
+            body = {
+                "prompt": prompt,
+                "max_tokens": TOKENS_PER_REQUEST,
+                "temperature": 0,  # real engines draw by chance otherwise
+                "return_token_ids": True,
+            }
             try:
                 async with self._client.post(f"{url}/v1/completions", json=body) as response:
                     await response.read()

@@ -10,6 +10,8 @@ from harness.contracts import Json
 
 Ending = Literal["returned", "raised", "died", "blocked"]
 
+UNKNOWN_WEIGHTS = "unknown"  # the fingerprint of weights that nobody could look at
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankEnding:
@@ -21,7 +23,7 @@ class RankEnding:
         causes: of the error, where it carries any; agreed ones are the same on every rank.
         result: what the target reported.
         exit_status: of a rank that died; negative for a signal.
-        struck: a fault killed it, so it does not count as a survivor.
+        struck: a fault killed it, or keeps it for ever, so it does not count as a survivor.
         leaves: its error says that the rank must leave the job.
     """
 
@@ -46,7 +48,8 @@ class EngineSeen:
         stuck: a worker is inside a call that does not end.
         serves: whether it answered a completion; ``None`` where it is paused and was not asked.
         sessions: by worker, whether its update session is open.
-        fingerprint: short name of the weights it holds, ``None`` where a tensor is on meta.
+        fingerprint: short name of the weights it holds; ``None`` where a tensor is on meta,
+            `UNKNOWN_WEIGHTS` where it does not show them (a real engine, while it is paused).
     """
 
     index: int
@@ -71,6 +74,8 @@ class PushSeen:
         connect_attempts: channels built or tried by the connect before it; ``None`` without one.
         before, after: the engines.
         halted: why the monitor ended it: a deadlock it saw, or its deadline.
+        stalls: what the monitor called each stall and each death in it, and in the connect before
+            it, in order.
     """
 
     number: int
@@ -80,10 +85,11 @@ class PushSeen:
     connect_attempts: int | None = None
     connect_failed: bool = False
     halted: Halt | None = None
+    stalls: tuple[str, ...] = ()
 
     @property
     def survivors(self) -> list[RankEnding]:
-        """The ranks that no fault killed."""
+        """The ranks that no fault killed, or keeps for ever."""
         return [rank for rank in self.ranks.values() if not rank.struck]
 
     @property
@@ -115,12 +121,14 @@ class Halt:
 
     Attributes:
         kind: ``deadlock`` where nothing could have ended it any more, ``overran`` otherwise.
+        classification: what it was: a ``harness.monitors.classify.Kind``.
         sentence: who waits for whom.
         waited_s: from the last progress to the report, in seconds.
-        evidence: process name -> pending collectives and stacks.
+        evidence: process name -> pending collectives and stacks, after the wait-for graph.
     """
 
     kind: Literal["deadlock", "overran"]
+    classification: str = ""
     sentence: str
     waited_s: float
     evidence: Mapping[str, str]

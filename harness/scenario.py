@@ -33,6 +33,9 @@ INVARIANTS = {
 
 # The narrowest dimension of the tiny model that is split over ranks or workers.
 MAX_SHARDS = 16
+# A real server takes some 2 GB a worker, and its attention has two heads.
+MAX_REAL_WORKERS = 2
+MAX_REAL_ENGINES = 3
 
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
@@ -82,11 +85,16 @@ class Section(BaseModel):
 
 
 class Trainer(Section):
-    """The trainer's ranks. Data parallel is what remains of them."""
+    """The trainer's ranks. Data parallel is what remains of them.
+
+    Attributes:
+        send_loop: ours, or vLLM's own trainer classes; by default those that belong to the engines.
+    """
 
     ranks: Annotated[int, Field(ge=1, le=256)] = 2
     pipeline_parallel: Count = 1
     expert_parallel: Count = 1
+    send_loop: Literal["auto", "ours", "vllm"] = "auto"
     # As far as the tiny model can be split.
     tensor_parallel: Count = Field(
         default_factory=lambda given: math.gcd(
@@ -101,11 +109,16 @@ class Trainer(Section):
 
 
 class Engines(Section):
-    """The inference servers, all alike."""
+    """The inference servers, all alike.
+
+    Attributes:
+        kind: our fakes, or real vLLM servers on CPU.
+        profile: the session rules of a fake one.
+    """
 
     count: Annotated[int, Field(ge=1, le=64)] = 1
     workers: Count = 1
-    kind: Literal["fake"] = "fake"
+    kind: Literal["fake", "vllm"] = "fake"
     profile: Literal["vllm-0.32", "vllm-next"] = "vllm-0.32"
 
 
@@ -198,6 +211,8 @@ PerEngine = str | tuple[str, ...] | None
 Versions = Annotated[PerEngine, _per_engine()]
 Generations = Annotated[PerEngine, _per_engine("running", "paused", "dead", "stuck")]
 Bytes = Annotated[PerEngine, _per_engine("unchanged", "dirty", "committed", "stuck")]
+# The values of ``harness.monitors.classify.Kind``.
+Stall = Literal["deadlock", "waiting", "crashed", "frozen", "busy", "slow", "stuck"]
 
 
 class Expectation(Section):
@@ -217,6 +232,7 @@ class Expectation(Section):
         bytes: what the target reports of the engine's weights.
         error: part of the message, on every rank that raised.
         names_engine: the message names this engine.
+        stall: what the monitor called one of the push's stalls, or a death in it.
     """
 
     outcome: Outcome
@@ -228,6 +244,7 @@ class Expectation(Section):
     bytes: Bytes = None
     error: Text | None = None
     names_engine: Index | None = None
+    stall: Stall | None = None
 
     def per_engine(
         self, what: Literal["version", "generation", "bytes"], num_engines: int
@@ -260,6 +277,7 @@ class Scenario(Section):
         tolerates: why the faults are meant to make no difference to ``expect``.
         waive: invariant -> why it need not hold here.
         breaks: invariants that must turn out broken, and no others: for negative controls.
+        only_as_written: ``vllm`` or ``vllm-next`` -> why ``--engines`` cannot move it there.
         deadline_s: limit of each connect and each push, in seconds; follows from the time-outs
             where ``None``.
     """
@@ -283,6 +301,7 @@ class Scenario(Section):
     tolerates: Text | None = None
     waive: dict[str, Text] = Field(default_factory=dict)
     breaks: Annotated[tuple[str, ...], Field(strict=False)] = ()  # a YAML list
+    only_as_written: dict[Literal["vllm", "vllm-next"], Text] = Field(default_factory=dict)
     deadline_s: Seconds | None = None
 
     _name: str = PrivateAttr(default="")

@@ -14,6 +14,8 @@ from harness.fault_points import FAULT_POINTS, FaultPoint
 from harness.faults import FAULTS
 from harness.scenario import (
     INVARIANTS,
+    MAX_REAL_ENGINES,
+    MAX_REAL_WORKERS,
     MAX_SHARDS,
     Engines,
     Expectation,
@@ -73,6 +75,33 @@ def _check_layout(parts: Parts) -> Iterator[Problem]:
         yield _unsplittable(("engines", "workers"), engines.workers)
 
 
+def _check_real(parts: Parts) -> Iterator[Problem]:
+    """What a real engine on CPU cannot be asked for."""
+    engines = parts.engines
+    if engines is None or engines.kind != "vllm":
+        return
+    limits = (
+        ("workers", engines.workers > MAX_REAL_WORKERS, f"1 to {MAX_REAL_WORKERS}"),
+        ("count", engines.count > MAX_REAL_ENGINES, f"1 to {MAX_REAL_ENGINES}"),
+        ("profile", engines.profile != "vllm-0.32", "vllm-0.32, the rules that it has"),
+    )
+    for key, is_wrong, expected in limits:
+        if is_wrong:
+            yield _problem(
+                ("engines", key),
+                f"{expected}, since kind is vllm",
+                getattr(engines, key),
+                "Change it, or use kind: fake.",
+            )
+    if parts.draft:
+        yield _problem(
+            ("draft",),
+            "false, since the real engines serve a model without a draft",
+            True,
+            "Leave the key out, or use kind: fake.",
+        )
+
+
 def _unsplittable(place: Place, found: int) -> Problem:
     return _problem(
         place,
@@ -97,6 +126,7 @@ def _check_faults(parts: Parts) -> Iterator[Problem]:
                 fault.at,
                 near(fault.at, possible),
             )
+        yield from _check_process(fault, point, place)
         yield from _check_address(fault, point, place, parts)
         yield from _check_selectors(fault, point, place, parts)
         if parts.pushes is not None and fault.push > parts.pushes:
@@ -106,6 +136,20 @@ def _check_faults(parts: Parts) -> Iterator[Problem]:
                 fault.push,
                 "Lower it, or raise pushes.",
             )
+
+
+def _check_process(fault: FaultSpec, point: FaultPoint, place: Place) -> Iterator[Problem]:
+    """A fault in a thread strikes that thread's own process."""
+    process = fault.options().get("process")
+    allowed = {"engine": ("server", "core", "worker"), "worker": ("worker",), "rank": ()}
+    if process is not None and process not in allowed[point.role]:
+        expected = " or ".join(allowed[point.role]) or "no process"
+        yield _problem(
+            (*place, "process"),
+            f"{expected} at {fault.at}, where a thread strikes its own process",
+            process,
+            "Remove it, or place the fault at a point of engine.*.",
+        )
 
 
 def _check_address(
@@ -245,6 +289,7 @@ def _problem(place: Place, expected: str, found: Any, next_step: str) -> Problem
 
 _CHECKS: tuple[Callable[[Parts], Iterator[Problem]], ...] = (
     _check_layout,
+    _check_real,
     _check_faults,
     _check_between_pushes,
     _check_expectations,

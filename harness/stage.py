@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,20 @@ from typing import Any
 import aiohttp
 
 from harness.child import Child
-from harness.contracts import EngineAddress, Parts, ProcessSpec, Timeouts
+from harness.contracts import EngineAddress, EngineServers, Json, Parts, ProcessSpec, Timeouts
 from harness.journal import JournalWriter
 from harness.launcher import Launcher
-from harness.observation import EngineSeen
+from harness.observation import UNKNOWN_WEIGHTS, EngineSeen
 from harness.processes import ProcessIdentity, leftovers
+from harness.processes import state as process_state
 from harness.scenario import Scenario
 
 TOKEN_INTERVAL_S = 0.005
-SAMPLE = {"prompt": [1, 2, 3], "max_tokens": 1, "return_token_ids": True}
+SAMPLE = {"prompt": [1, 2, 3], "max_tokens": 1, "temperature": 0, "return_token_ids": True}
 WORLD_SUFFIX = ".world"
 READY_LIMIT_S = 60.0
-STATE_LIMIT_S = 2.0
+TELL_LIMIT_S = 5.0  # milliseconds; a gateway waits a second for workers that do not answer
+STOPPED = "T"  # of the process states of /proc
 BUSY_LIMIT_S = 0.2  # a worker that is inside one call for longer than this after a push is stuck
 
 
@@ -40,10 +43,19 @@ class Stage:
         parts: the processes' entries and the oracle.
         scenario: what to start.
         out_dir: receives the journal and the logs.
+        servers: the real ones behind the engines, where their kind has any.
+        doing: told what the run waits for.
     """
 
     def __init__(
-        self, launcher: Launcher, parts: Parts, scenario: Scenario, *, out_dir: Path
+        self,
+        launcher: Launcher,
+        parts: Parts,
+        scenario: Scenario,
+        *,
+        out_dir: Path,
+        servers: EngineServers | None = None,
+        doing: Callable[[str], None] = lambda what: None,
     ) -> None:
         out_dir.mkdir(parents=True, exist_ok=True)
         self.scenario = scenario
@@ -54,16 +66,29 @@ class Stage:
         self.addresses: tuple[EngineAddress, ...] = ()
         self.engines: dict[int, Child] = {}
         self.ranks: dict[int, Child] = {}
-        self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=STATE_LIMIT_S))
+        self._kind = parts.engines[scenario.engines.kind]
+        limit = aiohttp.ClientTimeout(total=self._kind.state_limit_s)
+        self.http = aiohttp.ClientSession(timeout=limit)
         self._launcher = launcher
         self._parts = parts
         self._out_dir = out_dir
         self._processes: list[ProcessIdentity] = []
         self._children: list[Child] = []
         self._starting: list[Child] = []  # ranks that have not said that they are up
+        self._servers = servers
+        self._doing = doing
+        self._behind: dict[int, Json] = {}  # engine -> its server
         self._worlds = itertools.count()
 
     # ---- engines ----
+
+    async def prepare(self) -> None:
+        """Have real servers ready behind the engines, where their kind has any.
+
+        Raises:
+            EngineServerError: one did not come up.
+        """
+        await self._acquire_servers(range(self.scenario.engines.count))
 
     async def start(self) -> None:
         """Start every engine, and the trainer of the first push beside them.
@@ -78,12 +103,25 @@ class Stage:
 
     async def start_engines(self, indexes: Sequence[int]) -> None:
         """Start engines again, each on its port, and wait until they serve."""
+        await self._acquire_servers(indexes)
         specs, listeners = self._engine_specs(indexes)
         await self._take(await self._launcher.start(specs, sockets=listeners))
 
     async def start_ranks(self, *, push: int) -> None:
         """Fork a fresh trainer; ``push`` is the one that its connect belongs to."""
         await self._take(await self._launcher.start(self._rank_specs(push=push)))
+
+    async def _acquire_servers(self, indexes: Iterable[int]) -> None:
+        """Have a server ready behind each engine, one after the other: each start takes all cores.
+
+        Raises:
+            EngineServerError: one did not come up.
+        """
+        if self._servers is not None:
+            for index in indexes:
+                self._behind[index] = await self._servers.acquire(
+                    index=index, workers=self.scenario.engines.workers, doing=self._doing
+                )
 
     async def _take(self, children: Mapping[str, Child]) -> None:
         """Keep new processes, and wait until each engine among them serves."""
@@ -139,22 +177,31 @@ class Stage:
             "journal": str(self.journal_path),
             "faults": scenario.faults_for("engine", index),
             "token_interval_s": TOKEN_INTERVAL_S,
+            "server": self._behind.get(index),
         }
-        return self._spec(f"engine:{index}", self._parts.engine_entry, config)
+        return self._spec(f"engine:{index}", self._kind.entry, config)
 
     async def kill_engines(self, indexes: Iterable[int]) -> None:
-        """End engines as a crash does."""
-        await self._launcher.end([self.engines.pop(i) for i in indexes])
+        """End engines as a crash does, each with the server behind it."""
+        killed = list(indexes)
+        await self._launcher.end([self.engines.pop(i) for i in killed])
+        if self._servers is not None:
+            for index in killed:
+                await self._servers.discard(self._behind.pop(index))
 
     async def tell_engines(self, message: dict[str, Any]) -> None:
-        """Send every living engine a command and wait until it has taken it."""
+        """Send every living engine a command and wait until it has taken it.
+
+        One that dies, or is frozen, does not take it; its state says so.
+        """
 
         async def tell(child: Child) -> None:
-            try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
                 await child.send(message)
-                await child.receive(READY_LIMIT_S)
-            except ConnectionError:
-                pass  # it died; its state says so
+                async with asyncio.timeout(TELL_LIMIT_S):
+                    while (reply := await child.receive()) is not None:
+                        if reply.get("cmd") == message["cmd"]:  # not a late one to another
+                            return
 
         living = [child for child in self.engines.values() if child.exit_status is None]
         await asyncio.gather(*(tell(child) for child in living))
@@ -170,6 +217,8 @@ class Stage:
         if state is not None and _busy(state):
             await asyncio.sleep(BUSY_LIMIT_S)
             state = await self._state(address)
+        if state is None and process_state(process) == STOPPED:
+            return EngineSeen(index=address.index, process=process, alive=True, stuck=True)
         if state is None or state["dead"]:
             return EngineSeen(index=address.index, process=process, alive=False)
         return EngineSeen(
@@ -207,7 +256,10 @@ class Stage:
         async with self.http.post(f"{address.url}{route}") as answer:
             await answer.read()
 
-    def _fingerprint(self, checksums: dict[str, str] | None) -> str | None:
+    def _fingerprint(self, checksums: dict[str, str] | str | None) -> str | None:
+        """Name the weights that an engine shows; one that cannot show them says ``unknown``."""
+        if isinstance(checksums, str):
+            return UNKNOWN_WEIGHTS
         return None if checksums is None else self._parts.oracle.fingerprint(checksums)
 
     async def _state(self, address: EngineAddress) -> dict[str, Any] | None:
@@ -230,8 +282,11 @@ class Stage:
     def _rank_config(self, rank: int, store: Path, push: int) -> dict[str, Any]:
         scenario, trainer = self.scenario, self.scenario.trainer
         timeouts = Timeouts(**scenario.timeouts.model_dump())
+        loop = self._parts.send_loop(scenario.engines.kind, trainer.send_loop)
         return {
             "rank": rank,
+            "shape": scenario.engines.kind,
+            "opener": self._parts.send_loops[loop].opener,
             "layout": {
                 "tensor": trainer.tensor_parallel,
                 "pipeline": trainer.pipeline_parallel,
@@ -273,6 +328,9 @@ class Stage:
         """
         await self.http.close()
         await self._launcher.end(self._children)
+        if self._servers is not None:
+            for server in self._behind.values():
+                await self._servers.release(server)
         self.record.close()
         own = (".log", WORLD_SUFFIX)  # the rendezvous files of the worlds are the stage's own
         remaining = [path for path in self.scratch_dir.iterdir() if path.suffix not in own]

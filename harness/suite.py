@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.child import LauncherError
 from harness.conductor import Conductor
-from harness.contracts import Display, Parts, ScenarioResult
+from harness.contracts import (
+    Display,
+    EngineServerError,
+    EngineServers,
+    Parts,
+    ScenarioResult,
+)
 from harness.launcher import Launcher
 from harness.observation import RunSeen
 from harness.scenario import Scenario
@@ -17,6 +24,7 @@ from harness.verdicts.judge import crashed, judge
 
 JOURNAL = "journal.jsonl"
 CONTROLS_DIR = "controls-runs"
+SERVERS_DIR = "servers"
 
 
 class Suite:
@@ -44,18 +52,25 @@ class Suite:
         self._parts = parts
         self._out_dir = out_dir
         self._slots = asyncio.Semaphore(jobs)
+        # Real servers are large, and scenarios take turns with them.
+        self._servers: dict[str, EngineServers] = {}
+        self._turns: dict[str, asyncio.Semaphore] = {}
         self._display = display
         self._controls: dict[str, asyncio.Task[RunSeen]] = {}
 
     async def run(self, scenarios: Sequence[Scenario]) -> None:
-        """Run every scenario.
+        """Run every scenario; those with real servers by topology, so that a server is reused.
 
         Raises:
             LauncherError: no more processes can be started.
         """
+        for kind in sorted({scenario.engines.kind for scenario in scenarios}):
+            if (make := self._parts.engines[kind].servers) is not None:
+                self._servers[kind] = make(self._launcher, self._out_dir / SERVERS_DIR)
+                self._turns[kind] = asyncio.Semaphore(1)
         try:
             async with asyncio.TaskGroup() as group:
-                for scenario in scenarios:
+                for scenario in sorted(scenarios, key=_topology):
                     group.create_task(self._run_one(scenario))
         except ExceptionGroup as errors:
             lost = errors.subgroup(LauncherError)  # all scenarios lose the same launcher
@@ -67,15 +82,18 @@ class Suite:
             for control in self._controls.values():
                 control.cancel()
             await asyncio.gather(*self._controls.values(), return_exceptions=True)
+            for servers in self._servers.values():
+                await servers.close()
 
     async def _run_one(self, scenario: Scenario) -> None:
-        async with self._slots:
+        turn = self._turns.get(scenario.engines.kind, contextlib.nullcontext())
+        async with turn, self._slots:
             self._display.started(scenario.name)
             out_dir = self._out_dir / scenario.name
             try:
                 control = await self._control(scenario)
                 run = await self._conduct(scenario, out_dir, closing=True)
-            except StageError as error:
+            except (StageError, EngineServerError) as error:
                 result = crashed(scenario, str(error), journal=out_dir / JOURNAL)
             else:
                 oracle = self._parts.oracle
@@ -109,6 +127,13 @@ class Suite:
             scenario,
             out_dir=out_dir,
             closing=closing,
+            servers=self._servers.get(scenario.engines.kind),
             doing=lambda what: self._display.doing(name, prefix + what),
         )
         return await conductor.run()
+
+
+def _topology(scenario: Scenario) -> tuple[str, int, int]:
+    """Return what decides which servers a scenario needs; the order is otherwise the given one."""
+    engines = scenario.engines
+    return (engines.kind, engines.workers, engines.count) if engines.kind != "fake" else ("", 0, 0)

@@ -15,7 +15,7 @@ from harness.faults.kind import FaultKind
 from reports import REPORTS
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("resync", "harness", "fakes", "conformance", "reports")
+PACKAGES = ("resync", "harness", "fakes", "conformance", "reports", "vllm_engine")
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 70
 
@@ -28,11 +28,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fakes": ("harness.contracts",),
     "conformance": ("harness.contracts",),
     "reports": ("harness.contracts",),
+    "vllm_engine": ("harness", "fakes"),
 }
-# What puts parts together, by file or folder: the command line, what it names as entry points of
-# processes, and the targets, good and known bad, that are made of the module under test.
+# What puts parts together, by file or folder: the command line, the parts that it runs, what they
+# name as entry points of processes, and the targets, good and known bad, that are made of the
+# module under test.
 JOINERS: dict[str, tuple[str, ...]] = {
-    "harness/cli.py": ("fakes", "conformance", "reports"),
+    "harness/cli.py": ("conformance", "reports"),
+    "harness/parts.py": ("fakes", "vllm_engine"),
     "fakes/engine/process.py": ("harness",),
     "fakes/megatron/process.py": ("harness",),
     "harness/targets/resync_target.py": ("resync",),
@@ -123,12 +126,12 @@ def test_imports(file: str) -> None:
 
 
 def test_joiners() -> None:
-    """Every joiner exists, and the processes among them are entry points that the CLI names."""
-    command_line = (ROOT / "harness/cli.py").read_text(encoding="utf-8")
+    """Every joiner exists, and the processes among them are entry points of a run's parts."""
+    parts = (ROOT / "harness/parts.py").read_text(encoding="utf-8")
     for place in JOINERS:
         assert (ROOT / place).exists(), f"{place} has gone: take it out of JOINERS."
         if place.startswith("fakes/"):
-            assert f'"{place.removesuffix(".py").replace("/", ".")}:main"' in command_line
+            assert f'"{place.removesuffix(".py").replace("/", ".")}:main"' in parts
 
 
 def test_names_say_what_a_module_holds() -> None:
@@ -181,6 +184,8 @@ CANARIES = [
     ("conformance/new.py", "import json\nimport fakes", ["imports fakes"]),
     ("harness/new.py", "import fakesy, resync_free", []),
     ("reports/new.py", "import harness.contracts_more", ["imports harness.contracts_more"]),
+    ("vllm_engine/new.py", "from fakes.oracle import x\nimport vllm", []),
+    ("fakes/new.py", "import vllm_engine.server", ["imports vllm_engine.server"]),
 ]  # fmt: skip
 
 

@@ -5,13 +5,17 @@ Several engines can live in one process: nothing here is global but the routes, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Route
 
 from fakes.data_plane.receivers import WorkerTransfer
 from fakes.engine import errors, routes_serving, routes_weights
@@ -26,6 +30,8 @@ from fakes.engine.worker import Worker
 from harness.contracts import Injector, Recorder
 
 TransferMaker = Callable[[int], WorkerTransfer | None]  # worker's rank -> its end of the data plane
+
+ASKED_MOST = frozenset({"/is_paused", "/weight_info", "/update_weights", "/v1/completions"})
 
 harness_router = APIRouter()
 
@@ -99,32 +105,44 @@ def build_engine(
         on_death=on_death,
     )
     app = _app(core, harness=harness)
-    gate = Gate(app, core, injector=injector, record=record)
+
+    async def session_of() -> str:
+        return "draft" if any(w.active and w.is_draft for w in workers) else "target"
+
+    gate = Gate(app, session_of, injector=injector, record=record)
     app.state.gate = gate
     return Engine(core, gate)
 
 
 def _app(core: EngineCore, *, harness: bool) -> FastAPI:
-    routes = [*routes_weights.router.routes, *routes_serving.router.routes]
-    if harness:
-        routes += harness_router.routes
-    # Built at import and shared: a route takes its engine from the request's app.
+    routes = [*HARNESS_ROUTES, *ROUTES] if harness else [*ROUTES]
     app = FastAPI(routes=routes, openapi_url=None)
     errors.install(app)
     app.state.core, app.state.operations = core, WeightOperations()
     return app
 
 
+def _plain(route: BaseRoute) -> BaseRoute:
+    """Return Starlette's route for a function that takes the request alone: it has nothing that
+    FastAPI would parse or validate, which costs more than everything else about such a request."""
+    if not isinstance(route, APIRoute) or list(signature(route.endpoint).parameters) != ["request"]:
+        return route
+    plain = Route(route.path, route.endpoint)
+    plain.methods = route.methods  # Starlette would add HEAD to GET
+    return plain
+
+
 @harness_router.get("/harness/state")
 async def state(request: Request) -> JSONResponse:
     """What the harness sees of an engine: it skips the queue and never blocks."""
     core, gate = core_of(request), request.app.state.gate
-    checksums: dict[str, str] | None
-    draft_checksums: dict[str, str] | None
-    try:
-        checksums, draft_checksums = core.weights.checksums(), core.weights.checksums(draft=True)
-    except NotImplementedError:  # torch's word for reading a parameter that is on meta
-        checksums = draft_checksums = None
+    checksums: dict[str, str] | None = None
+    draft_checksums: dict[str, str] | None = None
+    if request.query_params.get("weights") != "no":  # the monitor asks often, and not for them
+        # NotImplementedError is torch's word for reading a parameter that is on meta.
+        with contextlib.suppress(NotImplementedError):
+            both = core.weights.checksums(), core.weights.checksums(draft=True)
+            checksums, draft_checksums = both
     return JSONResponse(
         {
             "version": core.version,
@@ -151,3 +169,12 @@ def _worker_state(thread: WorkerThread) -> Mapping[str, Any]:
         "busy": thread.busy,
         "pending": worker.pending(),
     }
+
+
+# Built at import and shared: a route takes its engine from the request's app. They are tried one by
+# one, so what is asked most comes first.
+HARNESS_ROUTES = tuple(map(_plain, harness_router.routes))
+ROUTES = sorted(
+    map(_plain, (*routes_weights.router.routes, *routes_serving.router.routes)),
+    key=lambda route: getattr(route, "path", None) not in ASKED_MOST,
+)

@@ -1,19 +1,18 @@
 """The outermost layer of an engine: journals every request and lets faults strike it.
 
-It is pure ASGI, so that an answer can be thrown away, replaced or never given without the engine's
-own routes knowing.
+It is pure ASGI, so that an answer can be thrown away, replaced or never given without what is
+behind it knowing: the routes of a fake engine, or a proxy to a real one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from fakes.engine.core import EngineCore
 from harness.contracts import Injector, Json, Recorder
 
 Scope = MutableMapping[str, Any]
@@ -21,6 +20,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+SessionOf = Callable[[], Awaitable[str]]  # of the update that is open: "draft" or "target"
+Signal = Callable[[int, str | None], None]  # as `harness.contracts.Exchange.signal`
 
 HARNESS_PREFIX = "/harness/"
 
@@ -49,31 +50,53 @@ POINTS: Mapping[tuple[str, str], str] = {
 LOAD_PATHS = frozenset({"/v1/completions", "/health", "/metrics"})  # no progress of a push
 
 
+class ConnectionDropped(Exception):
+    """Raised by the app behind a gate that has no answer: its client loses the connection."""
+
+
+def signal_self(number: int, process: str | None) -> None:
+    """Send a signal to this process, which is the whole engine."""
+    os.kill(os.getpid(), number)
+
+
 class GateExchange:
     """One request at the front end; implements `harness.contracts.Exchange`."""
 
-    def __init__(self, app: AsgiApp, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, app: AsgiApp, scope: Scope, receive: Receive, send: Send, signal: Signal
+    ) -> None:
         self.status: int | None = None
+        self.signal = signal
         self._app, self._scope = app, scope
         self._receive, self._send = receive, send
-        self._unread: deque[Message] = deque()  # what `read_json` took, for the engine to read
+        self._unread: deque[Message] = deque()  # what `take_body` took, for the engine to read
+
+    async def take_body(self) -> None:
+        """Keep the whole body for the engine: the server forgets it once its client has gone.
+
+        A request that a fault delays is handled all the same, as one that has reached a real
+        engine is.
+        """
+        while not self._unread or self._unread[-1].get("more_body", False):
+            self._unread.append(await self._receive())
 
     async def read_json(self) -> Json:
         """Return the request's JSON body, or ``{}``; the engine can still read it."""
-        message = await self._receive()
-        self._unread.append(message)
-        while message.get("more_body", False):
-            message = await self._receive()
-            self._unread.append(message)
+        await self.take_body()
         body = b"".join(part.get("body", b"") for part in self._unread)
         return json.loads(body) if body else {}
 
     async def forward(self, *, deliver: bool = True) -> None:
         """Run the engine's own handler; ``deliver=False`` throws its answer away."""
         send = self._deliver if deliver else _discard
-        # Starlette raises what became a 500 once more, for the server to log; we have no log.
-        with contextlib.suppress(Exception):
+        try:
             await self._app(self._scope, self._next_message, send)
+        except ConnectionDropped:
+            if deliver:
+                await self.drop()
+        except Exception:
+            # Starlette raises what became a 500 once more, for the server to log; we have no log.
+            return
 
     async def respond(self, status: int, body: Json) -> None:
         """Answer in the engine's place, with a JSON body."""
@@ -117,16 +140,27 @@ class GateExchange:
 class Gate:
     """Wraps an engine's app: one fault point and two journal events for each request.
 
+    Args:
+        app: the engine's own routes, or what stands for them.
+        session_of: tells which session is open; asked at each update and finish.
+        signal: what a fault that kills or freezes does to the engine.
+
     Attributes:
         in_flight: request number -> fault point, of the requests that have not been answered.
     """
 
     def __init__(
-        self, app: AsgiApp, core: EngineCore, *, injector: Injector, record: Recorder
+        self,
+        app: AsgiApp,
+        session_of: SessionOf,
+        *,
+        injector: Injector,
+        record: Recorder,
+        signal: Signal = signal_self,
     ) -> None:
         self.in_flight: dict[int, str] = {}
-        self._app, self._core = app, core
-        self._injector, self._record = injector, record
+        self._app, self._session_of = app, session_of
+        self._injector, self._record, self._signal = injector, record, signal
         self._ids = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,9 +169,9 @@ class Gate:
             return
         method, path = scope["method"], scope["path"]
         point = POINTS.get((method, path))
-        fields = self._fields(point or f"{method} {path}", path)
+        fields = await self._fields(point or f"{method} {path}", path)
         number = next(self._ids)
-        exchange = GateExchange(self._app, scope, receive, send)
+        exchange = GateExchange(self._app, scope, receive, send, self._signal)
         self.in_flight[number] = fields["point"]
         self._record("request", id=number, phase="begin", status=None, **fields)
         try:
@@ -152,21 +186,21 @@ class Gate:
         if fault is None:
             await exchange.forward()
         else:
+            await exchange.take_body()
             await fault.at_request(exchange)
 
-    def _fields(self, point: str, path: str) -> dict[str, Json]:
-        fields: dict[str, Json] = {"point": point, "session": self._session(point, path)}
+    async def _fields(self, point: str, path: str) -> dict[str, Json]:
+        fields: dict[str, Json] = {"point": point, "session": await self._session(point, path)}
         if path in LOAD_PATHS:
             fields["load"] = True
         return fields
 
-    def _session(self, point: str, path: str) -> str | None:
+    async def _session(self, point: str, path: str) -> str | None:
         """Return which session a request belongs to: by its route, or as the workers have it."""
         if point == "engine.start":
             return "draft" if path == "/start_draft_weight_update" else "target"
         if point in ("engine.update", "engine.finish"):
-            workers = self._core.executor.workers
-            return "draft" if any(w.active and w.is_draft for w in workers) else "target"
+            return await self._session_of()
         return None
 
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ import uvicorn
 
 from fakes.data_plane.receivers import WorkerTransfer, make_worker_transfer
 from fakes.engine.app import EngineConfig, build_engine
+from fakes.engine.gate import Gate
 from harness.contracts import Channel, Json
 from harness.injector import ScenarioInjector
 from harness.journal import JournalWriter
@@ -28,11 +29,11 @@ EXIT_DEAD = 1
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without signal handlers, telling the launcher when it serves."""
+    """Uvicorn without signal handlers, telling somebody when it serves."""
 
-    def __init__(self, config: uvicorn.Config, channel: Channel) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._channel = channel
+        self._on_ready = on_ready
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -40,7 +41,22 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._channel.send({"ready": True})
+        self._on_ready()
+
+
+def make_server(gate: Gate, on_ready: Callable[[], None]) -> uvicorn.Server:
+    """Return the server of one engine; ``on_ready`` is called once it serves."""
+    settings = uvicorn.Config(
+        gate,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        access_log=False,
+        log_config=None,
+    )
+    return _Server(settings, on_ready)
 
 
 def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.socket]) -> None:
@@ -90,16 +106,7 @@ def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.sock
     threading.Thread(target=_obey, args=(channel, injector), name="channel", daemon=True).start()
     # Accepted sockets inherit it; without it small answers wait for the client's delayed ACK.
     sockets[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    settings = uvicorn.Config(
-        engine.gate,
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-    )
-    _Server(settings, channel).run(sockets=sockets)
+    make_server(engine.gate, lambda: channel.send({"ready": True})).run(sockets=sockets)
 
 
 def _leave_soon() -> None:

@@ -86,7 +86,13 @@ class Layout:
 
     def group_of(self, kind: str, rank: int) -> list[int]:
         """Return the group of one kind that ``rank`` belongs to."""
-        return next(group for group in self.groups(kind) if rank in group)
+        place, stride, members = self.coordinates(rank), 1, [rank]
+        for axis, size in self.axes.items():
+            if axis in _known(kind):
+                first = -place[axis] * stride
+                members = [m + first + k * stride for m in members for k in range(size)]
+            stride *= size
+        return sorted(members)
 
     def stage_of_layer(self, layer: int, num_layers: int) -> int:
         """Return the pipeline stage that holds decoder layer ``layer``; stages are contiguous."""

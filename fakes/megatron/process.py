@@ -8,24 +8,38 @@ waits for.
 
 from __future__ import annotations
 
+import importlib
 import os
 import queue
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fakes.megatron.evidence import pending_collectives
+from fakes.megatron.evidence import collectives
 from fakes.megatron.layout import Layout
 from fakes.megatron.source import MegatronWeightSource
 from fakes.megatron.world import World
-from fakes.send_loops import ChannelSettings, open_channel
-from harness.contracts import Channel, EngineAddress, Json, Target, TargetContext, Timeouts
+from fakes.model_spec import SHAPES, TINY, ModelShape, source_tensors
+from fakes.send_loops import ChannelSettings
+from harness.contracts import (
+    Channel,
+    EngineAddress,
+    Json,
+    Target,
+    TargetContext,
+    Timeouts,
+    TrainerEngine,
+)
 from harness.injector import ScenarioInjector
 from harness.journal import JournalWriter
 from harness.targets import resolve
+
+Opener = Callable[[ChannelSettings, Any, Any], TrainerEngine]
+
+OURS = "fakes.send_loops:open_channel"
 
 
 class RankProcess:
@@ -35,7 +49,9 @@ class RankProcess:
         config: ``rank``, ``layout``, ``store`` (rendezvous file), ``seed``, ``engines``,
             ``transport``, ``packed``, ``draft``, ``timeouts``, ``scratch``, ``journal``,
             ``faults``, ``push`` (the push that this process starts in), ``target`` and
-            ``target_options``.
+            ``target_options``; and, where they are not the fakes' own, ``shape`` (a key of
+            `fakes.model_spec.SHAPES`) and ``opener`` (``package.module:function`` with the
+            arguments of `fakes.send_loops.open_channel`).
         channel: the launcher's.
     """
 
@@ -57,8 +73,13 @@ class RankProcess:
             store_path=Path(config["store"]),
             timeout_s=timeouts.process_group_s,
         )
+        self._shape = SHAPES[config.get("shape", "fake")]
         self._source = MegatronWeightSource(
-            self._world, seed=config["seed"], injector=self._injector, record=self._record
+            self._world,
+            seed=config["seed"],
+            injector=self._injector,
+            record=self._record,
+            shape=self._shape,
         )
         self._target = self._build_target(config, timeouts)
         self.commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -74,7 +95,9 @@ class RankProcess:
             scratch_dir=Path(config["scratch"]),
             injector=self._injector,
             record=self._record,
+            buffer_bytes=_buffer_bytes(self._shape),
         )
+        open_channel = _resolve_opener(config.get("opener", OURS))
         context = TargetContext(
             rank=self.rank,
             world_size=self._world.world_size,
@@ -100,7 +123,7 @@ class RankProcess:
         """Answer what can be answered at once, and hand the rest to the main thread."""
         while (message := self._channel.receive()) is not None:
             if message["cmd"] == "evidence":
-                self._channel.send({"reply": "evidence", "pending": pending_collectives()})
+                self._channel.send({"reply": "evidence", **collectives()})
             elif message["cmd"] == "disarm":
                 self._injector.disarm()
             else:
@@ -145,6 +168,20 @@ class RankProcess:
                 "version": self._target.version(),
             }
         return {"ok": True, "result": dict(result), "version": self._target.version()}
+
+
+def _resolve_opener(name: str) -> Opener:
+    module, _, function = name.partition(":")
+    opener: Opener = getattr(importlib.import_module(module), function)
+    return opener
+
+
+def _buffer_bytes(shape: ModelShape) -> int:
+    """Return a buffer that cuts a packed pass of this model into as many chunks as the fake's."""
+    ours, fakes = (
+        sum(tensor.num_bytes for tensor in source_tensors(shape=each)) for each in (shape, TINY)
+    )
+    return ChannelSettings.buffer_bytes * ours // fakes
 
 
 def _reported(error: Exception) -> dict[str, Json]:

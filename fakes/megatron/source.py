@@ -111,9 +111,20 @@ class MegatronWeightSource:
         ranks = self._world.ranks("tp")
         if len(ranks) == 1:
             return shard.clone()
-        group = self._world.group("tp")
         shard = shard.contiguous()
+        if tensor.shard_dim == 0:  # gathered straight into its place
+            full = torch.empty(tensor.shape)
+            self._all_gather(list(full.chunk(len(ranks))), shard)
+            return full
         shards = [torch.empty_like(shard) for _ in ranks]
-        dist.all_gather(shards, shard, group=group)
+        self._all_gather(shards, shard)
         # Every rank holds all of a tensor that is not sharded; the gather keeps ranks in step.
         return shards[0] if tensor.shard_dim is None else torch.cat(shards, dim=tensor.shard_dim)
+
+    def _all_gather(self, outputs: list[torch.Tensor], shard: torch.Tensor) -> None:
+        """Fill ``outputs``, one a rank of the tensor parallel group, with each rank's shard.
+
+        The group's own method is what ``dist.all_gather`` calls; in a process as short-lived as
+        this one the checks around it cost more than the collective.
+        """
+        self._world.group("tp").allgather([outputs], [shard]).wait()

@@ -26,6 +26,11 @@ def judge_expectations(scenario: Scenario, run: RunSeen) -> list[CheckResult]:
                 )
             )
         checks += _error_checks(expected, push, prefix)
+        if expected.stall is not None:
+            found = ", ".join(push.stalls) or "none"
+            detail = f"stall: expected {expected.stall} among the stalls, found {found}"
+            ok = expected.stall in push.stalls
+            checks.append(CheckResult(name=f"{prefix}.stall", ok=ok, detail=detail))
     return checks
 
 

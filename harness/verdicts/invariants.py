@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.observation import EngineSeen, PushSeen, RunSeen
+from harness.observation import UNKNOWN_WEIGHTS, EngineSeen, PushSeen, RunSeen
 from harness.scenario import Scenario
 from harness.verdicts.expectations import generation
 from harness.verdicts.serving import WeightsOf, wrongly_served
@@ -67,7 +67,7 @@ def serving_consistent(evidence: Evidence) -> list[str]:
         for engine in push.after:
             if push.outcome == "resumed":
                 holds[engine.process] = push.number
-            if engine.paused is False:
+            if engine.paused is False and not engine.stuck:
                 broken += _inconsistent(evidence, push, engine, holds.get(engine.process, 0))
     return broken
 
@@ -125,11 +125,9 @@ def outcome_table(evidence: Evidence) -> list[str]:
 def _as_before(engine: EngineSeen, before: EngineSeen | None) -> bool:
     if before is None or before.process != engine.process:
         return True  # it was started during the push, and is as new
-    return (engine.paused, engine.label, engine.fingerprint) == (
-        before.paused,
-        before.label,
-        before.fingerprint,
-    )
+    weights = {engine.fingerprint, before.fingerprint} - {UNKNOWN_WEIGHTS}
+    same = (engine.paused, engine.label) == (before.paused, before.label)
+    return same and len(weights) <= 1
 
 
 def no_open_session(evidence: Evidence) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.contracts import WeightOracle
+from harness.observation import UNKNOWN_WEIGHTS
 from harness.scenario import Scenario
 
 START_LABEL = "default"
@@ -34,9 +35,11 @@ class WeightsOf:
         )
 
     def name(self, fingerprint: str | None) -> str:
-        """Return words for weights: ``start``, ``push 2``, ``meta``, or ``mixed``."""
+        """Return words for weights: ``start``, ``push 2``, ``meta``, ``mixed`` or ``unknown``."""
         if fingerprint is None:
             return "meta"
+        if fingerprint == UNKNOWN_WEIGHTS:
+            return "unknown"
         for number in range(self._scenario.num_pushes + 2):
             if fingerprint == self.step(number):
                 return f"push {number}" if number else "start"
@@ -51,7 +54,9 @@ def wrongly_served(events: Iterable[Mapping[str, Any]], weights: WeightsOf) -> l
     and so does a label that moved without its weights.
     """
     push = 0
-    published: dict[str, int] = {}  # engine -> the push that published its label
+    # Engine and label -> the push that published it. By the label, since a real engine's token may
+    # be read after the publication that followed it.
+    published: dict[tuple[str, str], int] = {}
     wrong: dict[str, int] = {}
     for event in events:
         who = event["who"]
@@ -59,11 +64,11 @@ def wrongly_served(events: Iterable[Mapping[str, Any]], weights: WeightsOf) -> l
             case "push" if event["phase"] == "begin":
                 push = event["number"]
             case "version":
-                published[who] = push
-            case "started":
-                published[who] = 0
+                published[who, event["version"]] = push
+            case "started":  # a new process: what the one before it published is gone
+                published = {key: step for key, step in published.items() if key[0] != who}
             case "token":
-                expected = published.get(who, 0)
+                expected = published.get((who, event["version"]), 0)
                 if event["fingerprint"] != weights.step(expected):
                     sentence = (
                         f"{who} served from {weights.name(event['fingerprint'])} weights under "

@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.cli import default_parts
 from harness.contracts import ScenarioResult
 from harness.launcher import Launcher
+from harness.parts import default_parts
 from harness.processes import children_of
 from harness.scenario import FAULT_SPECS, Expectation, Scenario
 from harness.suite import Suite

@@ -35,7 +35,7 @@ FILES = {
 KEYS = (
     "proves, source, trainer, engines, transport, packed, draft, timeouts, seed, pushes, faults, "
     "restarts, before_connect, target, target_options, expect, tolerates, waive, breaks, "
-    "deadline_s, matrix"
+    "only_as_written, deadline_s, matrix"
 )
 UNKNOWN_KEY = f'expected a key of {KEYS}, found "fautls". Did you mean faults?'
 WRONG_TYPE = 'expected a whole number, found "one". Write it without quotes and units.'

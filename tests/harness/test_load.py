@@ -70,6 +70,7 @@ def test_asks_on(answers: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> N
             assert body == {
                 "prompt": [1, number + 1],
                 "max_tokens": TOKENS_PER_REQUEST,
+                "temperature": 0,
                 "return_token_ids": True,
             }
 

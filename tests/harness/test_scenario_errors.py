@@ -80,7 +80,7 @@ CASES = [
     ("unknown-key", OK + b"enginse: {count: 2}\n",
      ['4:1: enginse: expected a key of <keys>, found "enginse". Did you mean engines?']),
     ("unknown-nested-key", OK + b"trainer: {rank: 2}\n",
-     ["4:11: trainer.rank: expected a key of ranks, pipeline_parallel, expert_parallel, "
+     ["4:11: trainer.rank: expected a key of ranks, pipeline_parallel, expert_parallel, send_loop, "
       'tensor_parallel, found "rank". Did you mean ranks?']),
     ("wrong-types",
      b"proves: 3\n"
@@ -121,10 +121,26 @@ CASES = [
     ("experts", OK + b"trainer: {expert_parallel: 2}\n",
      ["4:28: trainer.expert_parallel: expected 1, since experts are not supported yet, "
       "found 2. Leave the key out."]),
-    ("real-engines", OK + b"engines: {kind: vllm, profile: vllm-0.31}\n",
-     ['4:17: engines.kind: expected fake, found "vllm". Write that.',
-      '4:32: engines.profile: expected one of vllm-0.32, vllm-next, found "vllm-0.31". Did '
+    ("unknown-engines", OK + b"engines: {kind: vlm, profile: vllm-0.31}\n",
+     ['4:17: engines.kind: expected one of fake, vllm, found "vlm". Did you mean vllm?',
+      '4:31: engines.profile: expected one of vllm-0.32, vllm-next, found "vllm-0.31". Did '
       "you mean vllm-0.32?"]),
+    ("real-engines", OK + b"engines: {kind: vllm, workers: 4, count: 8, profile: vllm-next}\n"
+     b"draft: true\n",
+     ["4:32: engines.workers: expected 1 to 2, since kind is vllm, found 4. Change it, or use "
+      "kind: fake.",
+      "4:42: engines.count: expected 1 to 3, since kind is vllm, found 8. Change it, or use "
+      "kind: fake.",
+      "4:54: engines.profile: expected vllm-0.32, the rules that it has, since kind is vllm, "
+      "found vllm-next. Change it, or use kind: fake.",
+      "5:8: draft: expected false, since the real engines serve a model without a draft, found "
+      "true. Leave the key out, or use kind: fake."]),
+    ("process-of-a-thread", _fault("kind: kill, at: worker.start, engine: 0, process: core"),
+     ["5:56: faults.0.process: expected worker at worker.start, where a thread strikes its own "
+      "process, found core. Remove it, or place the fault at a point of engine.*."]),
+    ("process-of-a-rank", _fault("kind: kill, at: rank.gather, rank: 0, process: worker"),
+     ["5:53: faults.0.process: expected no process at rank.gather, where a thread strikes its own "
+      "process, found worker. Remove it, or place the fault at a point of engine.*."]),
     ("no-kind", _fault("at: engine.start, engine: 0"),
      ["5:5: faults.0.kind: expected the key kind, found none. Add one of <kinds>."]),
     ("unknown-kind", _fault("kind: rejct, at: engine.start, engine: 0"),

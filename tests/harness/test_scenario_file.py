@@ -47,6 +47,7 @@ def test_defaults(tmp_path: Path) -> None:
             "ranks": 2,
             "pipeline_parallel": 1,
             "expert_parallel": 1,
+            "send_loop": "auto",
             "tensor_parallel": 2,
         },
         "engines": {"count": 1, "workers": 1, "kind": "fake", "profile": "vllm-0.32"},
@@ -69,6 +70,7 @@ def test_defaults(tmp_path: Path) -> None:
         "tolerates": None,
         "waive": {},
         "breaks": (),
+        "only_as_written": {},
         "deadline_s": None,
     }
 

@@ -11,6 +11,7 @@ from harness.verdicts.serving import WeightsOf, wrongly_served
 
 START, NEW, NEWER = weights(0), weights(1), weights(2)
 PUBLISHED = event("version", version="1")
+PUBLISHED_2 = event("version", version="2")
 STARTED = event("started", workers=1)
 
 # fmt: off
@@ -21,8 +22,14 @@ CASES = [
     ("new-weights-under-the-new-label",
      [token(START), pushing(1), PUBLISHED, token(NEW, "1"), token(NEW, "1")], []),
     ("a-completion-that-spans-versions",
-     [pushing(1), PUBLISHED, token(NEW, "1"), pushing(2), token(NEW, "1"), PUBLISHED,
+     [pushing(1), PUBLISHED, token(NEW, "1"), pushing(2), token(NEW, "1"), PUBLISHED_2,
       token(NEWER, "2")], []),
+    ("read-after-the-publication-that-followed-it",
+     [pushing(1), PUBLISHED, pushing(2), PUBLISHED_2, token(NEW, "1"), token(NEWER, "2")], []),
+    ("a-label-nobody-published",
+     [pushing(1), PUBLISHED, token(NEW, "2")],
+     ["engine:0 served from push 1 weights under label '2', which stands for the weights it "
+      "started with (1 tokens)"]),
     ("restarted-engine-serves-its-start",
      [pushing(1), PUBLISHED, token(NEW, "1"), STARTED, token(START)], []),
     ("engines-are-apart",

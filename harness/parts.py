@@ -1,0 +1,99 @@
+"""The one place that puts fakes, real engines and the runner together.
+
+Everything is named by strings, so that neither torch nor vLLM is imported here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fakes.oracle import ModelOracle
+from harness.contracts import EngineKind, EngineServers, Parts, SendLoop
+from harness.errors import UsageError
+from harness.scenario import Scenario
+from harness.targets import DEFAULT
+from vllm_engine import server
+from vllm_engine.pool import ServerPool, version_warning
+
+RANK_ENTRY = "fakes.megatron.process:main"
+PRELOAD = (
+    "resync",
+    "fakes.engine.process",
+    "fakes.engine.warm_up:warm_up",
+    "fakes.megatron.process",
+    DEFAULT.partition(":")[0],
+)
+
+
+def _vllm_servers(launcher: Any, log_dir: Path) -> EngineServers:
+    return ServerPool(launcher, log_dir=log_dir)
+
+
+ENGINES = {
+    "fake": EngineKind(entry="fakes.engine.process:main", send_loop="ours", state_limit_s=2.0),
+    "vllm": EngineKind(
+        entry="vllm_engine.gateway:main",
+        preload=(*server.PRELOAD, "vllm_engine.reference", "vllm_engine.gateway"),
+        send_loop="vllm",
+        # A served answer and the reference model's, on cores that two engines share.
+        state_limit_s=20.0,
+        servers=_vllm_servers,
+    ),
+}
+SEND_LOOPS = {
+    "ours": SendLoop(opener="fakes.send_loops:open_channel"),
+    "vllm": SendLoop(opener="vllm_engine.trainer:open_channel", preload=("vllm_engine.trainer",)),
+}
+
+
+def default_parts(target: str = DEFAULT, scenarios: Iterable[Scenario] = ()) -> Parts:
+    """Return the parts for the runner.
+
+    Args:
+        target: default ``package.module:factory`` of the module under test.
+        scenarios: those that will run; what they need is imported before anything is forked.
+    """
+    preload = list(PRELOAD)
+    for scenario in scenarios:
+        for module in _needs(scenario):
+            if module not in preload:
+                preload.append(module)
+    return Parts(
+        engines=ENGINES,
+        send_loops=SEND_LOOPS,
+        rank_entry=RANK_ENTRY,
+        preload=tuple(preload),
+        oracle=ModelOracle(),
+        target=target,
+    )
+
+
+def require_vllm(scenarios: Iterable[Scenario]) -> str | None:
+    """Check that what the scenarios ask for is installed.
+
+    Returns:
+        A warning where vLLM is asked for and is not the version that was checked.
+
+    Raises:
+        UsageError: vLLM is asked for and missing.
+    """
+    asking = [scenario.name for scenario in scenarios if _needs(scenario)]
+    if asking and importlib.util.find_spec("vllm") is None:
+        raise UsageError(
+            f"{asking[0]}{f' and {len(asking) - 1} more' if asking[1:] else ''}: expected vLLM to "
+            "be installed (engines.kind or trainer.send_loop is vllm), found none. Install the "
+            "extra with `pip install -c constraints.txt -e '.[harness,vllm]'`, or let "
+            "`nox -s real_engine` do all of it."
+        )
+    return version_warning() if asking else None
+
+
+def _needs(scenario: Scenario) -> tuple[str, ...]:
+    """Return the modules to import, beyond those of every run, for a scenario."""
+    kind = ENGINES[scenario.engines.kind]
+    asked = scenario.trainer.send_loop
+    loop = SEND_LOOPS[kind.send_loop if asked == "auto" else asked]
+    return (*kind.preload, *loop.preload)

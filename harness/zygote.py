@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.channel import receive_frame, send_frame
+from harness.huge_pages import onto_huge_pages
 from harness.processes import children_of, is_exiting, mark_of, start_ticks
 from harness.scratch import remove_tree
 from harness.zygote_child import run_child
@@ -208,12 +209,18 @@ def _kill(pid: int) -> None:
 def preload(modules: Sequence[str]) -> None:
     """Import ``modules`` and check that a fork is still safe afterwards.
 
+    Args:
+        modules: ``package.module``, or ``package.module:function`` to call as well.
+
     Raises:
         RuntimeError: a module cannot be imported, started a thread or made a process group.
     """
     for module in modules:
+        name, _, function = module.partition(":")
         try:
-            importlib.import_module(module)
+            imported = importlib.import_module(name)
+            if function:
+                getattr(imported, function)()
         except Exception as error:
             raise RuntimeError(
                 f"preload: expected an importable module {module}, found:\n"
@@ -247,6 +254,7 @@ def main(control_fd: int) -> NoReturn:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         preload(hello["preload"])
         gc.collect()
+        onto_huge_pages()
         gc.freeze()  # collections in a child leave the shared pages alone
         zygote = Zygote(control, Path(hello["scratch"]))
         send_frame(control, {"ready": os.getpid()})

@@ -18,11 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli import default_parts
 from harness.conductor import Conductor
 from harness.contracts import Parts
 from harness.launcher import Launcher
 from harness.observation import RunSeen
+from harness.parts import default_parts
 from harness.scenario import FAULT_SPECS, Expectation, Scenario
 
 BARE_TARGET = "conformance.known_bad.no_version_check:build"

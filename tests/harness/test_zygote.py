@@ -31,20 +31,28 @@ EXIT = "import os\nos._exit(3)"
 
 # fmt: off
 PRELOADS = [
-    # id          source of the module         error
-    ("missing",   None,                        "expected an importable module preloaded, found:\n"),
-    ("raises",    "raise OSError('broken')",   "OSError: broken"),
-    ("thread",    THREAD,                      "one thread after importing preloaded, found 2"),
-    ("exits",     EXIT,                        "it ended with status 3"),
+    # id         preload           source of the module         error
+    ("missing",  "preloaded",      None,       "expected an importable module preloaded, found:\n"),
+    ("raises",   "preloaded",      "raise OSError('broken')",   "OSError: broken"),
+    ("thread",   "preloaded",      THREAD,     "one thread after importing preloaded, found 2"),
+    ("exits",    "preloaded",      EXIT,       "it ended with status 3"),
+    ("warm-up",  "preloaded:warm", "def warm():\n    raise OSError('cold')", "OSError: cold"),
+    ("no-such",  "preloaded:warm", "",         "has no attribute 'warm'"),
 ]
 # fmt: on
 
 
 @pytest.mark.parametrize(
-    ("source", "error"), [case[1:] for case in PRELOADS], ids=[case[0] for case in PRELOADS]
+    ("preload", "source", "error"),
+    [case[1:] for case in PRELOADS],
+    ids=[case[0] for case in PRELOADS],
 )
 def test_a_preload_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, error: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    preload: str,
+    source: str | None,
+    error: str,
 ) -> None:
     """Entering the launcher says which module and why, and leaves nothing."""
     if source is not None:
@@ -52,7 +60,7 @@ def test_a_preload_that_fails(
     monkeypatch.syspath_prepend(tmp_path)
 
     async def enter() -> Launcher:
-        launcher = Launcher(["preloaded"], libraries=())
+        launcher = Launcher([preload], libraries=())
         with pytest.raises(LauncherError) as caught:
             await launcher.__aenter__()
         assert error in str(caught.value)

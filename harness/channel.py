@@ -9,6 +9,7 @@ the zygote's blocking end, `pack_frame` and `FrameSplitter` help the launcher's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -86,8 +87,21 @@ class ChannelProtocol(asyncio.Protocol):
             self._lines.put_nowait(line)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._read_rest()
         self.closed.set()
         self._lines.put_nowait(None)
+
+    def _read_rest(self) -> None:
+        """Take what the child said before it closed.
+
+        asyncio does not read on once a write has failed, and a child that says its last word and
+        leaves may do so while we write to it.
+        """
+        assert self._transport is not None
+        fd = self._transport.get_extra_info("socket").fileno()
+        with contextlib.suppress(OSError):  # it would block: there is nothing; or it was reset
+            while fd >= 0 and (data := os.read(fd, READ_BYTES)):
+                self.data_received(data)
 
     def send(self, message: Json) -> None:
         """Send one message. Never waits: what a stopped child does not read is kept in memory.

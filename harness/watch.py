@@ -4,25 +4,59 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from harness.child import Child
-from harness.monitors.deadlock import Blocked, find_deadlock
+from harness.faults import FAULTS
+from harness.monitors import wording
+from harness.monitors.classify import Diagnosis, Kind, classify, slow
+from harness.monitors.graph import Hope
+from harness.monitors.lookout import Endings, Lookout
 from harness.monitors.progress import Progress
+from harness.monitors.proof import in_columns
+from harness.monitors.snapshot import Snapshot
 from harness.observation import Halt, RankEnding
 from harness.scenario import Scenario
 from harness.stage import Stage
 
-QUIET_S = 0.2  # without progress for this long, ask the ranks what they wait for
+QUIET_S = 0.15  # without progress for this long, ask everybody what they wait for
 POLL_S = 0.04
+PATIENCE_S = 1.0  # the longest time between two looks at one stall
 EVIDENCE_LIMIT_S = 1.0
 DEATH_LIMIT_S = 10.0
+SLOW_S = 0.5  # a stall that ended by itself is told of from here on
 STRUCK = frozenset({"kill"})  # fault kinds that end the process they strike
+SIGNALS = {each.value: each.name for each in signal.Signals}
+GRAPH = "wait-for graph"  # its place among the evidence
+NEVER_AGAIN: tuple[Hope, ...] = ("stopped", "mute", "code")  # where such a fault leaves a rank
+FAULTS_FOLDER = "/harness/faults/"
 
 Doing = Callable[[str], None]
+Tasks = Mapping[int, "asyncio.Task[RankEnding]"]
+
+
+@dataclass
+class _Stall:
+    """A while without progress.
+
+    Attributes:
+        since_s: the last progress.
+        look_s: when to look at it again.
+        pause_s: how long to wait after that look.
+        num_events: number of events when it was noticed.
+        snapshot, diagnosis: the latest ones.
+    """
+
+    since_s: float
+    look_s: float = 0.0
+    pause_s: float = POLL_S
+    num_events: int = 0
+    snapshot: Snapshot | None = None
+    diagnosis: Diagnosis | None = None
 
 
 class Watch:
@@ -30,16 +64,22 @@ class Watch:
 
     Args:
         doing: told, now and then, what the sender is doing.
+
+    Attributes:
+        diagnoses: what each stall and each death of the last command was, in order.
     """
 
     def __init__(self, stage: Stage, progress: Progress, *, doing: Doing) -> None:
+        self.diagnoses: list[Kind] = []
         self._stage = stage
         self._progress = progress
         self._doing = doing
         self._deadline_s = deadline_s(stage.scenario)
-        self._evidence: dict[int, asyncio.Future[Any]] = {}
-        self._unanswered: Counter[Child] = Counter()  # requests for evidence
+        self._lookout = Lookout(stage, progress)
         self._born: dict[Child, int] = {}  # number of events when its first command came
+        self._stall: _Stall | None = None
+        self._noted: Diagnosis | None = None  # the last stall of this command that was told of
+        self._excused: frozenset[int] = frozenset()
 
     async def command(
         self, message: Mapping[str, Any]
@@ -50,6 +90,8 @@ class Watch:
         for child in ranks.values():
             self._born.setdefault(child, len(self._progress.events))
             await send(child, message)
+        self._stall, self._noted, self._excused = None, None, frozenset()
+        self.diagnoses.clear()
         tasks = {
             rank: asyncio.create_task(self._ending(rank, child, command))
             for rank, child in ranks.items()
@@ -61,36 +103,46 @@ class Watch:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-        return {rank: _result(task) for rank, task in tasks.items()}, halted
+        endings = {
+            rank: _result(task, struck=rank in self._excused) for rank, task in tasks.items()
+        }
+        return endings, halted
 
-    async def _watch(
-        self, tasks: Mapping[int, asyncio.Task[RankEnding]], end_s: float
-    ) -> Halt | None:
+    async def _watch(self, tasks: Tasks, end_s: float) -> Halt | None:
         while waiting := [rank for rank, task in tasks.items() if not task.done()]:
+            if self._excused.issuperset(waiting):
+                return None
             await asyncio.wait(
                 [tasks[rank] for rank in waiting],
-                timeout=POLL_S,
+                timeout=self._until_next_look(),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             self._progress.catch_up()
             self._doing(self._progress.doing.get("rank:0", ""))
-            waiting = [rank for rank in waiting if not tasks[rank].done()]
+            if self._stall is not None and self._stall.since_s != self._progress.last_s:
+                self._note_end_of_stall(self._stall)
             now_s = time.monotonic()
             halted = None
-            if waiting and now_s > end_s:
-                halted = await self._overran(waiting)
-            elif waiting and now_s - self._progress.last_s > QUIET_S:
-                elsewhere = {r: _where(t.result()) for r, t in tasks.items() if t.done()}
-                halted = await self._deadlocked(waiting, elsewhere)
+            if all(task.done() for task in tasks.values()):
+                continue
+            if now_s > end_s:
+                halted = await self._overran(tasks)
+            elif now_s - self._progress.last_s > QUIET_S:
+                halted = await self._look(tasks, now_s)
             if halted is not None:
                 return halted
         return None
+
+    def _until_next_look(self) -> float:
+        """Return how long to wait now: to the end of the quiet window, where that is near."""
+        quiet_s = self._progress.last_s + QUIET_S - time.monotonic()
+        return min(POLL_S, quiet_s + 0.001) if quiet_s > 0 else POLL_S
 
     async def _ending(self, rank: int, child: Child, command: str) -> RankEnding:
         """Wait until a rank has ended a command, or died."""
         while (reply := await child.receive()) is not None:
             if reply["reply"] == "evidence":
-                self._note_evidence(rank, child, reply["pending"])
+                self._lookout.note(rank, child, reply)
             elif reply["reply"] == command:
                 return _ending_of(reply)
         try:
@@ -98,73 +150,168 @@ class Watch:
         except TimeoutError as late:
             return RankEnding(ending="died", error=f"closed its channel and lives on: {late}")
         self._progress.catch_up()
-        self._progress.forget(child.name)
-        struck = any(
-            event["event"] == "fault" and event["who"] == child.name and event["kind"] in STRUCK
-            for event in self._progress.events[self._born[child] :]
-        )
+        self._note_death(child, status)
+        struck = any(event["kind"] in STRUCK for event in self._faults_at(child))
         error = "" if struck else f"ended with status {status}: {child.log_tail(8)}"
         return RankEnding(ending="died", exit_status=status, struck=struck, error=error)
 
-    def _note_evidence(self, rank: int, child: Child, pending: Any) -> None:
-        """Take an answer, unless a later request is under way: it tells of an earlier moment."""
-        self._unanswered[child] -= 1
-        if not self._unanswered[child] and rank in self._evidence:
-            self._evidence[rank].set_result(pending)
+    def _faults_at(self, child: Child) -> list[dict[str, Any]]:
+        """Return the faults that struck a rank since its first command."""
+        return [
+            event
+            for event in self._progress.events[self._born[child] :]
+            if event["event"] == "fault" and event["who"] == child.name
+        ]
 
     # ---- when nothing moves ----
 
-    async def _deadlocked(self, waiting: list[int], elsewhere: Mapping[int, str]) -> Halt | None:
-        """Ask the waiting ranks what they are in; halt if nobody can move any more."""
-        last_s = self._progress.last_s
-        living = {f"engine:{i}" for i, c in self._stage.engines.items() if c.exit_status is None}
-        num_open = sum(who in living for who, _ in self._progress.requests)
-        if num_open:
-            return None  # the client's time-out will end it; the deadline is the backstop
-        blocked = await self._ask(waiting)
-        if blocked is None:
+    async def _look(self, tasks: Tasks, now_s: float) -> Halt | None:
+        """Ask everybody what they are in; halt if nobody can move any more."""
+        since_s = self._progress.last_s
+        if self._stall is None or self._stall.since_s != since_s:
+            self._stall = _Stall(since_s, num_events=len(self._progress.events))
+        stall = self._stall
+        if now_s < stall.look_s:
             return None
-        sentence = find_deadlock(blocked, elsewhere, num_open_requests=num_open)
+        diagnosis = await self._diagnose(tasks, stall)
+        if diagnosis is not None and diagnosis.kind is Kind.DEADLOCK:
+            # A second look, begun after the first has ended: whoever is in the same waits in both
+            # was in them at one moment, together with all the others.
+            waits = diagnosis.graph.waits
+            diagnosis = await self._diagnose(tasks, stall, thoroughly=True)
+            if diagnosis is not None and diagnosis.kind is Kind.DEADLOCK:
+                if diagnosis.graph.waits == waits:
+                    return await self._halt("deadlock", diagnosis.sentence, diagnosis, tasks)
+                diagnosis = None
+        if diagnosis is not None:
+            if not diagnosis.same_as(self._noted):
+                self._note(diagnosis.kind, diagnosis.sentence, diagnosis.who)
+            stall.diagnosis = self._noted = diagnosis
+        if stall.snapshot is not None:
+            await self._excuse(tasks, stall.snapshot)
+        stall.look_s = time.monotonic() + stall.pause_s
+        stall.pause_s = min(1.5 * stall.pause_s, PATIENCE_S)
+        return None
+
+    async def _diagnose(
+        self, tasks: Tasks, stall: _Stall, *, thoroughly: bool = False
+    ) -> Diagnosis | None:
+        """Return what the stall is; ``None`` where it is over, or may be nothing."""
+        endings = _endings(tasks)
+        snapshot = await self._lookout.look(
+            endings, limit_s=EVIDENCE_LIMIT_S, thoroughly=thoroughly
+        )
         self._progress.catch_up()
-        if sentence is None or self._progress.last_s != last_s:
+        if self._progress.last_s != stall.since_s or endings != _endings(tasks):
             return None
-        return await self._halt("deadlock", sentence, blocked)
+        stall.snapshot = snapshot
+        return classify(snapshot)
 
-    async def _overran(self, waiting: list[int]) -> Halt:
-        blocked = await self._ask(waiting) or {rank: Blocked(()) for rank in waiting}
-        where = "; ".join(f"rank {rank} {at.sentence()}" for rank, at in sorted(blocked.items()))
-        sentence = f"the deadline of {self._deadline_s:g} s passed: {where}"
-        return await self._halt("overran", sentence, blocked)
+    async def _excuse(self, tasks: Tasks, snapshot: Snapshot) -> None:
+        """Wait no longer for ranks that a fault keeps for ever, once all the others have ended."""
+        unfinished = [rank for rank, task in tasks.items() if not task.done()]
+        if unfinished != snapshot.unfinished:
+            return
+        for rank in unfinished:
+            child = self._stage.ranks[rank]
+            if not any(FAULTS[event["kind"]].never_returns for event in self._faults_at(child)):
+                return
+        stuck = classify(snapshot, limit_passed=True)
+        if stuck is None or any(stuck.graph.hopes.get(r) not in NEVER_AGAIN for r in unfinished):
+            return
+        for rank in unfinished:
+            stopped = snapshot.ranks[rank].process.is_stopped
+            if not stopped and FAULTS_FOLDER not in _main_thread(
+                await self._stage.ranks[rank].stacks()
+            ):
+                return
+        if stuck.kind is Kind.STUCK:
+            self._note(stuck.kind, stuck.sentence, stuck.who)
+        self._excused = frozenset(unfinished)
 
-    async def _halt(self, kind: Any, sentence: str, blocked: Mapping[int, Blocked]) -> Halt:
+    async def _overran(self, tasks: Tasks) -> Halt:
+        snapshot = await self._lookout.look(
+            _endings(tasks), limit_s=EVIDENCE_LIMIT_S, thoroughly=True
+        )
+        diagnosis = classify(snapshot, limit_passed=True)
+        assert diagnosis is not None, "a rank was waited for"
+        what = f"{diagnosis.kind.words}: {diagnosis.sentence}"
+        sentence = f"the deadline of {self._deadline_s:g} s passed; {what}"
+        return await self._halt("overran", sentence, diagnosis, tasks, snapshot)
+
+    async def _halt(
+        self,
+        kind: Literal["deadlock", "overran"],
+        sentence: str,
+        diagnosis: Diagnosis,
+        tasks: Tasks,
+        snapshot: Snapshot | None = None,
+    ) -> Halt:
         waited_s = time.monotonic() - self._progress.last_s
-        self._stage.record("halt", kind=kind, sentence=sentence, waited_s=round(waited_s, 4))
-        children = {rank: self._stage.ranks[rank] for rank in blocked}
-        stacks = await asyncio.gather(*(child.stacks() for child in children.values()))
-        evidence = {
-            child.name: f"{child.name} {blocked[rank].sentence()}\n{stack}"
-            for (rank, child), stack in zip(children.items(), stacks, strict=True)
-        }
-        return Halt(kind=kind, sentence=sentence, waited_s=waited_s, evidence=evidence)
+        if snapshot is None:
+            assert self._stall is not None
+            assert self._stall.snapshot is not None
+            snapshot = self._stall.snapshot
+        self.diagnoses.append(diagnosis.kind)
+        self._stage.record(
+            "halt",
+            kind=kind,
+            classification=diagnosis.kind,
+            sentence=sentence,
+            waited_s=round(waited_s, 4),
+            of=list(diagnosis.who),
+            table=[asdict(row) for row in diagnosis.rows],
+        )
+        blocked = {rank: self._stage.ranks[rank] for rank in snapshot.unfinished}
+        engines = {f"engine:{i}": c for i, c in self._stage.engines.items()}
+        # A proof needs those that it names; what is not proven needs everybody.
+        others = [c for who, c in engines.items() if kind == "overran" or who in diagnosis.who]
+        stacks = await asyncio.gather(*(child.stacks() for child in (*blocked.values(), *others)))
+        evidence = {GRAPH: f"{diagnosis.sentence}\n\n{in_columns(diagnosis.rows)}"}
+        for (rank, child), stack in zip(blocked.items(), stacks, strict=False):
+            where = wording.rank_in_full(snapshot.ranks[rank])
+            evidence[child.name] = f"{child.name} {where}\n{stack}"
+        for child, stack in zip(others, stacks[len(blocked) :], strict=True):
+            evidence[child.name] = stack
+        return Halt(
+            kind=kind,
+            classification=diagnosis.kind,
+            sentence=sentence,
+            waited_s=waited_s,
+            evidence=evidence,
+        )
 
-    async def _ask(self, ranks: Iterable[int]) -> dict[int, Blocked] | None:
-        """Return what each rank is blocked in; ``None`` if one does not answer."""
-        loop = asyncio.get_running_loop()
-        self._evidence = {rank: loop.create_future() for rank in ranks}
-        for rank in self._evidence:
-            self._unanswered[self._stage.ranks[rank]] += 1
-            await send(self._stage.ranks[rank], {"cmd": "evidence"})
-        _, late = await asyncio.wait(self._evidence.values(), timeout=EVIDENCE_LIMIT_S)
-        if late:
-            return None
-        return {
-            rank: Blocked(
-                answer.result(),
-                tensor=self._progress.gathers.get(f"rank:{rank}"),
-                channel=f"rank:{rank}" in self._progress.data_plane,
-            )
-            for rank, answer in self._evidence.items()
-        }
+    # ---- what is told of stalls that end ----
+
+    def _note(self, kind: Kind, sentence: str, who: tuple[str, ...]) -> None:
+        waited_s = round(time.monotonic() - self._progress.last_s, 4)
+        self.diagnoses.append(kind)
+        self._stage.record(
+            "diagnosis", kind=kind, sentence=sentence, of=list(who), waited_s=waited_s
+        )
+
+    def _note_end_of_stall(self, stall: _Stall) -> None:
+        """Tell of ranks that kept the others waiting, and then were the first to go on."""
+        self._stall = None
+        waited_s = self._progress.last_s - stall.since_s
+        if stall.snapshot is None or stall.diagnosis is not None or waited_s < SLOW_S:
+            return
+        diagnosis = slow(stall.snapshot, waited_s=waited_s)
+        if diagnosis is not None and self._progress.first_mover(stall.num_events) in diagnosis.who:
+            self._note(diagnosis.kind, diagnosis.sentence, diagnosis.who)
+
+    def _note_death(self, child: Child, status: int) -> None:
+        """Tell of a rank that died; its peers get as long to notice as after any progress."""
+        name = child.name.replace(":", " ")
+        how = f"ended with status {status}"
+        if status < 0:
+            how = f"was killed by {SIGNALS.get(-status, f'signal {-status}')}"
+        last = self._progress.doing.get(child.name)
+        self._note(
+            Kind.CRASHED, f"{name} {how}" + (f", last in {last}" if last else ""), (child.name,)
+        )
+        self._progress.forget(child.name)
+        self._progress.last_s = time.monotonic()
 
 
 def deadline_s(scenario: Scenario) -> float:
@@ -182,8 +329,17 @@ async def send(child: Child, message: Mapping[str, Any]) -> None:
         await child.send(dict(message))
 
 
-def _result(task: asyncio.Task[RankEnding]) -> RankEnding:
-    return RankEnding(ending="blocked") if task.cancelled() else task.result()
+def _result(task: asyncio.Task[RankEnding], *, struck: bool) -> RankEnding:
+    return RankEnding(ending="blocked", struck=struck) if task.cancelled() else task.result()
+
+
+def _endings(tasks: Tasks) -> Endings:
+    return {rank: task.result() if task.done() else None for rank, task in tasks.items()}
+
+
+def _main_thread(stacks: str) -> str:
+    """Return the stack of the main thread, which faulthandler dumps last."""
+    return stacks.rpartition("hread 0x")[2]
 
 
 def _ending_of(reply: Mapping[str, Any]) -> RankEnding:
@@ -198,8 +354,3 @@ def _ending_of(reply: Mapping[str, Any]) -> RankEnding:
         result=reply["result"],
         leaves=reply["leaves"],
     )
-
-
-def _where(ending: RankEnding) -> str:
-    words = {"returned": "has returned", "raised": "has raised", "died": "has died"}
-    return words[ending.ending]

@@ -19,6 +19,7 @@ class Hang(FaultKind):
 
     kind: ClassVar[str] = "hang"
     strikes: ClassVar[tuple[str, ...]] = ("engine.*", "worker.*", "rank.*")
+    never_returns: ClassVar[bool] = True
 
     def label(self) -> str:
         return "hangs"

@@ -16,13 +16,15 @@ class FaultKind(BaseModel):
     """One kind of fault. Its fields are what a scenario may set beside the addressing.
 
     A kind lists the points it can strike in ``strikes`` (glob patterns over
-    ``harness.fault_points``) and overrides the side, or sides, that those points are on.
+    ``harness.fault_points``) and overrides the side, or sides, that those points are on. The
+    thread that a kind with ``never_returns`` strikes does nothing any more.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     kind: ClassVar[str]
     strikes: ClassVar[tuple[str, ...]]
+    never_returns: ClassVar[bool] = False
 
     @classmethod
     def can_strike(cls, point: str) -> bool:

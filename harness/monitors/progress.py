@@ -8,8 +8,11 @@ from typing import Any
 
 from harness.journal import JournalReader
 
-# Events that come without the push moving: the request load, and what it is served.
-BACKGROUND_EVENTS = frozenset({"token"})
+# Events that come without the push moving: what the request load is served, and what the monitor
+# itself says.
+BACKGROUND_EVENTS = frozenset({"token", "diagnosis"})
+
+Wait = tuple[str, str, Any, Any]  # process, step, engine, action: what names a bounded wait
 
 
 @dataclass
@@ -23,6 +26,9 @@ class Progress:
         gathers: rank -> the tensor that it is gathering.
         data_plane: process -> the event that began the wait of its end of the channel.
         doing: process -> its last event, in a few words.
+        timers: bounded wait -> the events that began those of its name that have not ended: a step
+            that a target reports with ``limit_s``.
+        telling: the processes that report their requests so.
     """
 
     reader: JournalReader
@@ -32,15 +38,21 @@ class Progress:
     gathers: dict[str, str] = field(default_factory=dict)
     data_plane: dict[str, dict[str, Any]] = field(default_factory=dict)
     doing: dict[str, str] = field(default_factory=dict)
+    timers: dict[Wait, list[dict[str, Any]]] = field(default_factory=dict)
+    telling: set[str] = field(default_factory=set)
 
     def catch_up(self) -> None:
         """Read what was added to the journal."""
         for event in self.reader.read_new():
             self.events.append(event)
-            if event["event"] in BACKGROUND_EVENTS or event.get("load"):
+            if not _is_progress(event):
                 continue
             self.last_s = max(self.last_s, event["t"])
             self._note(event)
+
+    def first_mover(self, begin: int) -> str | None:
+        """Return whose event was the first progress from event number ``begin`` on, if any."""
+        return next((e["who"] for e in self.events[begin:] if _is_progress(e)), None)
 
     def forget(self, who: str) -> None:
         """A process has ended: nothing that it had open will be closed."""
@@ -48,6 +60,8 @@ class Progress:
         self.data_plane.pop(who, None)
         for key in [key for key in self.requests if key[0] == who]:
             del self.requests[key]
+        for wait in [wait for wait in self.timers if wait[0] == who]:
+            del self.timers[wait]
 
     def _note(self, event: Mapping[str, Any]) -> None:
         who, begins = event["who"], event.get("phase") == "begin"
@@ -69,3 +83,19 @@ class Progress:
                     del self.data_plane[who]
             case "step":
                 self.doing[who] = event["name"]
+                self._note_timer(who, event, begins=begins)
+
+    def _note_timer(self, who: str, event: Mapping[str, Any], *, begins: bool) -> None:
+        wait = (who, event["name"], event.get("engine"), event.get("action"))
+        if begins and event.get("limit_s") is not None:
+            self.timers.setdefault(wait, []).append(dict(event))
+            if event["name"] == "request":
+                self.telling.add(who)
+        elif not begins and wait in self.timers:
+            del self.timers[wait][0]  # of several of one name the ends are told apart by nobody
+            if not self.timers[wait]:
+                del self.timers[wait]
+
+
+def _is_progress(event: Mapping[str, Any]) -> bool:
+    return event["event"] not in BACKGROUND_EVENTS and not event.get("load")

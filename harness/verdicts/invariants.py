@@ -105,7 +105,8 @@ def outcome_table(evidence: Evidence) -> list[str]:
     raised, paused everywhere, or as it was if nothing was written."""
     broken = []
     for push in evidence.all_pushes:
-        living = [engine for engine in push.after if engine.alive]
+        # A frozen engine does not say, and serves nobody.
+        living = [engine for engine in push.after if engine.alive and engine.paused is not None]
         paused = {engine.index: engine.paused for engine in living}
         states = {engine.index: generation(engine) for engine in push.after}
         if push.outcome == "resumed" and set(states.values()) - {"running"}:

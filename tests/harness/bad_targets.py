@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping
+from itertools import repeat
+
+import torch.distributed as dist
 
 from conformance.known_bad.parts import BareUpdater
 from harness.contracts import Json, TargetContext
 
+WORK_S = 1.2  # well above the quiet window, and the shortest stall that is told of
 SERVED_S = 0.3  # enough for the request load to be served a few tokens
 
 
@@ -18,6 +25,7 @@ class Idle:
     def __init__(self, context: TargetContext) -> None:
         self.rank = context.rank
         self.num_pushes = 0
+        self._observe = context.observe
 
     def connect(self) -> Mapping[str, Json]:
         return {"attempts": 1}
@@ -39,6 +47,70 @@ class Loops(Idle):
     def push(self) -> Mapping[str, Json]:
         while True:
             time.sleep(0.01)
+
+
+class LeaksALock(Idle):
+    """Waits, on one rank, for a lock that nobody will give back."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank == 1:
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        dist.barrier()
+        return super().push()
+
+
+class HoldsTheGil(Idle):
+    """Runs native code for ever on one rank, and never lets another thread run."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank == 1:
+            deque(repeat(None), maxlen=0)
+        dist.barrier()
+        return super().push()
+
+
+class Stops(Idle):
+    """Stops the process of one rank, as a debugger does."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.barrier()
+        return super().push()
+
+
+class Computes(Idle):
+    """Is at work for a while on one rank, which the others wait for."""
+
+    def push(self) -> Mapping[str, Json]:
+        end_s = time.monotonic() + WORK_S
+        while self.rank == 1 and time.monotonic() < end_s:
+            pass
+        self._observe("computed")
+        dist.barrier()
+        return super().push()
+
+
+class WaitsABit(Idle):
+    """Waits on one rank, for something that does not come, until its own limit."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank == 1:
+            threading.Event().wait(WORK_S)
+        self._observe("waited")
+        dist.barrier()
+        return super().push()
+
+
+class SkipsABarrier(Idle):
+    """Returns from a push on one rank, while the others wait for it in a barrier."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank != 1:
+            dist.barrier()
+        return super().push()
 
 
 class Leaves(Idle):

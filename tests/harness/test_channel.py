@@ -112,6 +112,24 @@ def test_launcher_side(pair: tuple[socket.socket, socket.socket]) -> None:
     assert asyncio.run(talk()) == [*MESSAGES, None, None]
 
 
+def test_last_words_survive_a_failed_write(pair: tuple[socket.socket, socket.socket]) -> None:
+    """A child that says its last word and leaves is heard, also if it left before it was asked."""
+
+    async def run() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        _, protocol = await loop.create_connection(ChannelProtocol, sock=pair[0])
+        protocol.send("a question that it never reads")
+        SocketChannel(pair[1]).send(["its last word", "x" * 100_000])
+        pair[1].close()
+        protocol.send("another")  # fails before the loop had the chance to read
+        received = [await protocol.receive(), await protocol.receive()]
+        with pytest.raises(ConnectionError):
+            protocol.send("a third")
+        return received
+
+    assert asyncio.run(run()) == [["its last word", "x" * 100_000], None]
+
+
 @pytest.mark.parametrize("num_fds", [0, 1, 64, 65, 192])
 def test_frames_carry_descriptors(pair: tuple[socket.socket, socket.socket], num_fds: int) -> None:
     """A frame's descriptors arrive in order, and those of the next frame stay with it."""

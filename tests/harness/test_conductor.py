@@ -61,12 +61,11 @@ def test_deadlock_is_named(real_runs: RealRuns, tmp_path: Path) -> None:
     result = real_runs.run_one(scenario, tmp_path)
     assert result.verdict == Verdict.HANG
     assert result.sentence.startswith(
-        "push 1: deadlock: rank 0 is in all_reduce #2 of the default group; rank 1 is in "
-        "all_gather #1 of the group of ranks 0, 1 (gather of model.embed_tokens.weight); ranks 2-3 "
-        "are in "
+        "push 1: deadlock: rank 0 is in all_reduce #2 of the default group while rank 1 waits for "
+        "it in the gather of model.embed_tokens.weight and ranks 2-3 wait for "
     )
-    assert result.sentence.endswith("; each waits for ranks 0-3, which will not come")
-    assert sorted(result.evidence) == [f"rank:{rank}" for rank in range(4)]
+    assert result.sentence.endswith(", would end it")  # a process group's time-out, and when
+    assert sorted(result.evidence) == [*(f"rank:{rank}" for rank in range(4)), "wait-for graph"]
     assert "agree_after_send.py" in result.evidence["rank:0"]
     assert "in _gather_shards" in result.evidence["rank:1"]
     (halt,) = [event for event in read_journal(result.journal) if event["event"] == "halt"]
@@ -80,12 +79,12 @@ def test_overran(real_runs: RealRuns, tmp_path: Path) -> None:
     result = real_runs.run_one(scenario, tmp_path)
     assert result.verdict == Verdict.HANG
     assert result.sentence == (
-        "push 1: overran: the deadline of 1 s passed: rank 0 is in no collective; rank 1 is in "
-        "no collective"
+        "push 1: overran: the deadline of 1 s passed; stuck, unproven: ranks 0-1 are in no "
+        "collective and sleep"
     )
     assert result.outcomes == ("overran",)
     for rank in ("rank:0", "rank:1"):
-        assert f"{rank} is in no collective\n" in result.evidence[rank]
+        assert f"{rank} is in no collective and sleeps\n" in result.evidence[rank]
         assert "bad_targets.py" in result.evidence[rank]
 
 

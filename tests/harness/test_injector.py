@@ -179,9 +179,9 @@ REFUSED = [
      "fault 3: expected one for engine 0, found rank.gather on 0. "
      "Give a process only its own faults."),
     ("unknown-kind", {"kind": "explode"},
-     "fault 3: expected a kind of disconnect, hang, kill, lie, port_taken, raise, reject, "
-     "reply_lost, request_lost, slow, stale_version, found 'explode'. "
-     "List new kinds in harness/faults/__init__.py."),
+     "fault 3: expected a kind of disconnect, freeze, gil, hang, kill, lie, lock, loop, "
+     "port_taken, raise, reject, reply_lost, request_lost, slow, stale_version, swallow, found "
+     "'explode'. List new kinds in harness/faults/__init__.py."),
 ]
 # fmt: on
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import signal
 import socket
 import subprocess
@@ -44,6 +46,9 @@ class FakeExchange:
     async def hold(self) -> None:
         self.done.append("hold")
 
+    def signal(self, number: int, process: str | None, /) -> None:
+        self.done.append((signal.Signals(number).name, process))
+
 
 def _error(status: int, kind: str, text: str) -> dict[str, Any]:
     return {"error": {"message": text, "type": kind, "param": None, "code": status}}
@@ -62,11 +67,16 @@ AT_REQUEST = [
     ("hang",         "hang",          {},                  ["hold"]),
     ("slow",         "slow",          {"seconds": 0.001},  ["forward"]),
     ("request-lost", "request_lost",  {},                  ["hold"]),
+    ("swallow",      "swallow",       {},                  ["hold"]),
     ("reply-lost",   "reply_lost",    {},                  ["forward, undelivered", "drop"]),
     ("reply-silent", "reply_lost",    {"silent": True},    ["forward, undelivered", "hold"]),
     ("disconnect",   "disconnect",    {},                  ["drop"]),
     ("stale",        "stale_version", {},                  [(200, PUBLISHED)]),
     ("lie",          "lie",           {"body": {"a": 1}},  [(200, {"a": 1})]),
+    ("kill",         "kill",          {},                  [("SIGKILL", None), "forward"]),
+    ("kill-core",    "kill",          {"process": "core"}, [("SIGKILL", "core"), "forward"]),
+    ("freeze",       "freeze",        {},                  [("SIGSTOP", None), "forward"]),
+    ("freeze-one",   "freeze",        {"process": "worker"}, [("SIGSTOP", "worker"), "forward"]),
 ]
 LABELS = [
     ("reject",        {"status": 404},   "answers 404"),
@@ -79,7 +89,14 @@ LABELS = [
     ("stale_version", {},                "keeps its old version"),
     ("port_taken",    {},                "finds its port taken"),
     ("kill",          {},                "is killed"),
+    ("kill",          {"process": "core"}, "its core is killed"),
+    ("freeze",        {},                "freezes"),
+    ("freeze",        {"process": "worker"}, "its worker freezes"),
     ("lie",           {"body": {}},      "answers what is not true"),
+    ("gil",           {},                "holds the GIL"),
+    ("lock",          {},                "waits for a leaked lock"),
+    ("loop",          {},                "loops for ever"),
+    ("swallow",       {},                "swallows an exception"),
 ]
 INVALID = [
     ("status-too-low",  "reject",     {"status": 200}),
@@ -88,6 +105,8 @@ INVALID = [
     ("negative",        "slow",       {"seconds": -1.0}),
     ("endless",         "slow",       {"seconds": float("inf")}),
     ("unknown-field",   "kill",       {"group": True}),
+    ("no-such-process", "kill",       {"process": "rank"}),
+    ("two-processes",   "freeze",     {"process": ["core", "worker"]}),
     ("silent-number",   "reply_lost", {"silent": 1}),
     ("no-body",         "lie",        {}),
 ]
@@ -117,12 +136,58 @@ def test_slow_in_a_thread() -> None:
     assert time.monotonic() - begun_s >= 0.05
 
 
-def test_hang_in_a_thread() -> None:
-    """A hanging thread does not come back, and holds up no other thread."""
-    thread = threading.Thread(target=FAULTS["hang"]().in_thread, args=({},), daemon=True)
+@pytest.mark.parametrize("kind", ["hang", "lock", "swallow"])
+def test_a_thread_that_waits_for_ever(kind: str) -> None:
+    """The thread does not come back, and holds up no other thread."""
+    thread = threading.Thread(target=FAULTS[kind]().in_thread, args=({},), daemon=True)
     thread.start()
     thread.join(0.05)
     assert thread.is_alive()
+
+
+# What the main thread does while another is struck: with the GIL it says so ten times.
+STRIKE = """
+import asyncio, sys, threading, time
+from harness.faults import FAULTS
+fault = FAULTS[sys.argv[1]]()
+class Never:
+    async def hold(self):
+        raise AssertionError("it does not hold the request: it holds the thread")
+strikes = {
+    "thread": lambda: fault.in_thread({}),
+    "request": lambda: asyncio.run(fault.at_request(Never())),
+}
+print("begin", flush=True)
+threading.Thread(target=strikes[sys.argv[2]], daemon=True).start()
+for _ in range(10):
+    time.sleep(0.01)
+    print("alive", flush=True)
+"""
+
+
+@pytest.mark.parametrize("side", ["thread", "request"])
+@pytest.mark.parametrize(("kind", "others_live"), [("gil", False), ("loop", True), ("lock", True)])
+def test_a_thread_that_never_returns(kind: str, side: str, others_live: bool) -> None:
+    """A loop and a leaked lock leave the other threads alone; who holds the GIL stops them all."""
+    arguments = [sys.executable, "-c", STRIKE, kind, side]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"begin\n"
+            readable, _, _ = select.select([child.stdout], [], [], 30.0 if others_live else 0.3)
+            assert bool(readable) == others_live
+            if others_live:
+                assert child.stdout.read() == b"alive\n" * 10
+                assert child.wait(30) == 0
+            assert others_live or child.poll() is None
+        finally:
+            child.kill()
+
+
+def test_what_never_returns() -> None:
+    """These kinds keep the thread that they strike for ever; the watch waits for it no longer."""
+    kinds = {name for name, fault in FAULTS.items() if fault.never_returns}
+    assert kinds == {"freeze", "gil", "hang", "lock", "loop", "swallow"}
 
 
 def test_port_taken() -> None:
@@ -144,16 +209,44 @@ def test_port_taken() -> None:
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("side", ["in_thread({})", "at_request(None)"])
-def test_kill(side: str) -> None:
-    """A killed process dies of SIGKILL, on either side, and nobody else does."""
-    call = f"FAULTS['kill']().{side}"
-    run = f"asyncio.run({call})" if "request" in side else call
-    code = f"import asyncio; from harness.faults import FAULTS; {run}; print('alive')"
+@pytest.mark.parametrize("call", ["()", "(process='worker')"])
+def test_kill_in_a_thread(call: str) -> None:
+    """A killed process dies of SIGKILL, and nobody else does."""
+    code = (
+        f"from harness.faults import FAULTS; FAULTS['kill']{call}.in_thread({{'worker': 0}}); "
+        "print('alive')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
+
+
+def test_freeze_in_a_thread() -> None:
+    """A frozen process stops before its next line, and is there still; continued, it goes on."""
+    code = "from harness.faults import FAULTS; FAULTS['freeze']().in_thread({}); print('on')"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as child:
+        try:
+            pid, status = os.waitpid(child.pid, os.WUNTRACED)  # returns once it stops, or ends
+            assert (pid, os.WIFSTOPPED(status)) == (child.pid, True)
+            child.send_signal(signal.SIGCONT)
+            assert child.communicate(timeout=30)[0] == b"on\n"
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("kind", ["kill", "freeze"])
+@pytest.mark.parametrize(
+    ("process", "where"), [("core", {"worker": 1}), ("worker", {"tensor": "lm_head.weight"})]
+)
+def test_a_thread_strikes_no_other_process(kind: str, process: str, where: dict[str, Any]) -> None:
+    """A worker or a rank cannot reach the other processes of an engine; the error says how."""
+    with pytest.raises(InjectionError) as caught:
+        FAULTS[kind](process=process).in_thread(where)
+    assert str(caught.value) == (
+        f"fault {kind}: expected no process, or the worker at a worker's point, since a thread "
+        f"strikes its own; found {process!r}. Place the fault at a point of engine.*."
+    )
 
 
 @pytest.mark.parametrize(("kind", "options", "label"), LABELS, ids=[case[0] for case in LABELS])

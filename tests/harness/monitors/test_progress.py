@@ -54,6 +54,7 @@ MOVES = [
     ("a-fault",          "fault",    {"fault": 0, "kind": "hang"},                      True),
     ("unknown",          "new",      {},                                                True),
     ("a-token",          "token",    {"fingerprint": "x"},                              False),
+    ("the-monitor",      "diagnosis", {"kind": "waiting"},                              False),
     ("the-load",         "request",
      {"id": 1, "point": "engine.completion", "phase": "begin", "load": True},           False),
 ]
@@ -129,6 +130,44 @@ def test_corrupt_lines(journal: Journal) -> None:
     assert journal.progress.last_s == 12.0
     journal.add_bytes(b'"event": "step", "name": "publish"}\n')
     assert (journal.progress.last_s, journal.progress.doing["rank:0"]) == (13.0, "publish")
+
+
+def test_timers(journal: Journal) -> None:
+    """A step with a limit is open from its begin to its end, told apart by all that names it."""
+    progress = journal.progress
+    request = {"name": "request", "engine": 0, "action": "update", "limit_s": 2.0}
+    for who in ("rank:0", "rank:1"):
+        journal.add(11.0, "step", who, phase="begin", **request)
+    journal.add(11.5, "step", phase="begin", **request)  # a second one of the same name
+    journal.add(11.5, "step", phase="begin", name="idle", engine=1, limit_s=4.0)
+    journal.add(11.5, "step", phase="begin", name="agree.start")  # it has no limit of its own
+    update = ("rank:0", "request", 0, "update")
+    assert {key: len(events) for key, events in progress.timers.items()} == {
+        update: 2, ("rank:1", *update[1:]): 1, ("rank:0", "idle", 1, None): 1,
+    }  # fmt: skip
+    assert progress.telling == {"rank:0", "rank:1"}
+
+    journal.add(12.0, "step", phase="end", **request)
+    journal.add(12.0, "step", phase="end", name="idle", engine=1, ok=True)
+    assert [event["t"] for event in progress.timers[update]] == [11.5]
+    journal.add(12.0, "step", phase="end", **request)
+    journal.add(12.0, "step", phase="end", **request)  # unmatched
+    assert set(progress.timers) == {("rank:1", *update[1:])}
+    progress.forget("rank:1")
+    assert progress.timers == {}
+
+
+def test_first_mover(journal: Journal) -> None:
+    """Who moved first after a stall is found past what is no progress."""
+    journal.add(11.0, "step", "rank:0", name="agree.start")
+    begin = len(journal.progress.events)
+    assert journal.progress.first_mover(begin) is None
+    journal.add(12.0, "token", "engine:0", fingerprint="x")
+    journal.add(12.0, "diagnosis", "harness", kind="slow")
+    journal.add(13.0, "gather", "rank:1", tensor="embed", phase="begin")
+    journal.add(13.0, "step", "rank:0", name="agree.start")
+    assert journal.progress.first_mover(begin) == "rank:1"
+    assert journal.progress.last_s == 13.0
 
 
 def test_doing(journal: Journal) -> None:

@@ -57,12 +57,13 @@ class EngineView:
         self._agents, self._processes, self._weights = agents, processes, weights
         self._last_states: list[Mapping[str, Json]] = [SILENT for _ in agents.clients]
 
-    async def state(self) -> dict[str, Json]:
+    async def state(self, *, weights: bool = True) -> dict[str, Json]:
         """Return the JSON of a fake's ``/harness/state``, without what only a fake can know.
 
-        ``armed`` is a number of layers per worker, ``backlog`` is not known, and ``checksums`` are
-        those of the step whose weights explain what is served, ``"unknown"`` while nothing is
-        served, and null while a parameter has no memory.
+        Without ``weights`` nothing is served for it, and both checksums are null: the monitor asks
+        often, and not for them. ``armed`` is a number of layers per worker, ``backlog`` is not
+        known, and ``checksums`` are those of the step whose weights explain what is served,
+        ``"unknown"`` while nothing is served, and null while a parameter has no memory.
         """
         workers = await self._workers()
         if any(worker["busy"] == PAUSING_RPC for worker in workers):
@@ -73,7 +74,9 @@ class EngineView:
         if not core_answers:
             for worker in workers:
                 worker["busy"] = worker["busy"] or "the core gives no answer"
-        checksums = UNKNOWN if dead else await self._checksums(workers)
+        checksums: dict[str, str] | str | None = None
+        if weights:
+            checksums = UNKNOWN if dead else await self._checksums(workers)
         return {
             "version": self.label,
             "paused": self.paused,

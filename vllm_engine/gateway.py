@@ -36,6 +36,7 @@ from vllm_engine.token_stream import Publications, TokenStream
 
 BACKENDS = {"nccl": "gloo", "ipc": "shared_memory"}  # transport -> what stands in for it on CPU
 STATE_PATH = "/harness/state"
+NO_WEIGHTS = b"weights=no"
 CONFIGURE_LIMIT_S = 10.0
 RESET_LIMIT_S = 30.0
 EXIT_DEAD = 1
@@ -243,7 +244,8 @@ class _Routes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == STATE_PATH:
             exchange = GateExchange(self._proxy, scope, receive, send, signal_self)
-            await exchange.respond(200, await self._view.state())
+            weights = scope["query_string"] != NO_WEIGHTS
+            await exchange.respond(200, await self._view.state(weights=weights))
         elif scope["type"] == "http":
             await self._proxy(scope, receive, send)
 

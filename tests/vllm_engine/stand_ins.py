@@ -84,7 +84,7 @@ class StandIn:
                 rank=rank,
                 world_size=self.workers,
                 gpu_uuid=f"GPU-{rank}",
-                rendezvous_s=1.0,
+                rendezvous_s=4.0,
             ),
             injector=NoFaults(),
             record=self._record,

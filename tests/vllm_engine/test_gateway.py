@@ -300,12 +300,9 @@ def test_a_stuck_worker(tmp_path: Path) -> None:
 
         joining = threading.Thread(target=join_nobody, daemon=True)
         joining.start()
-        state = gateway.wait_for(
-            lambda s: all(worker["busy"] is not None for worker in s["workers"])
-        )
-        assert [worker["busy"] for worker in state["workers"]] == [
-            "init_weight_transfer_engine"
-        ] * 2
+        # A look that begins before the call may end with "the core gives no answer" instead.
+        joins = ["init_weight_transfer_engine"] * 2
+        state = gateway.wait_for(lambda s: [each["busy"] for each in s["workers"]] == joins)
         assert (state["version"], state["paused"]) == ("old", True)
         assert (state["checksums"], state["dead"]) == ("unknown", False)
         assert state["in_flight"] == ["engine.init"]

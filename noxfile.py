@@ -19,6 +19,16 @@ ROOT = Path(__file__).parent.resolve()
 OUT = "out"
 INTERRUPT_S = 30.0  # nox would kill what it runs 0.3 s after Ctrl-C
 
+REAL_SCENARIOS = (
+    "scenarios/session/one_failure.yaml",
+    "scenarios/session/worker_raises.yaml",
+    "scenarios/scrub",
+    "scenarios/late/succeeds_late.yaml",
+    "scenarios/restart/stale_session.yaml",
+    "scenarios/workers",
+    "scenarios/controls/believes_replies_today.yaml",
+)
+
 nox.needs_version = ">=2024.4.15"
 nox.options.sessions = ["conformance"]
 nox.options.default_venv_backend = "none"  # the sessions run in what `install` makes
@@ -89,12 +99,17 @@ def next_rules(session: nox.Session) -> None:
 
 @nox.session
 def real_engine(session: nox.Session) -> None:
-    """Run checks and scenarios on real vLLM servers, beside the fakes; needs 10 GB of memory."""
+    """Run checks and some scenarios on real vLLM servers; after ``--``: which, such as scenarios.
+
+    Scenarios run on fake and real engines side by side, and any difference fails. All of them take
+    half an hour; by default it is those that only a real engine can vouch for.
+    """
     install(session, REAL)
     # One process: every test uses the same few servers.
     pytest(session, "real_engine", "tests/real_engine", environment=REAL)
-    arguments = ("scenarios", "--engines", "both", "--out", f"{OUT}/real_scenarios")
-    run(session, REAL.program("resync-chaos"), "run", *arguments, *session.posargs)
+    chosen = session.posargs or REAL_SCENARIOS
+    arguments = ("--engines", "both", "--out", f"{OUT}/real_scenarios")
+    run(session, REAL.program("resync-chaos"), "run", *chosen, *arguments)
 
 
 @nox.session

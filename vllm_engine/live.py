@@ -8,6 +8,7 @@ memory, which stands in for CUDA IPC.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -108,6 +109,7 @@ class LiveEngines:
 
     def __init__(self, servers: EngineServers, directory: Path) -> None:
         self._servers, self._directory = servers, directory
+        self._warm: set[str] = set()  # URLs of servers that have served
 
     @asynccontextmanager
     async def __call__(
@@ -136,6 +138,9 @@ class LiveEngines:
             await self._begin(server, faults)
             async with _client(server["url"]) as client:
                 await _reset(client)
+                if server["url"] not in self._warm:
+                    await _warm_up(client)
+                    self._warm.add(server["url"])
                 engine = LiveEngine(client, server["url"], workers, self._directory)
                 try:
                     yield engine
@@ -198,6 +203,17 @@ async def _reset(client: httpx.AsyncClient) -> None:
                 f"reset of a live engine: expected 200 from {path}, found {answer.status_code} "
                 f"{answer.text[:400]}. See the server's log."
             )
+
+
+async def _warm_up(client: httpx.AsyncClient) -> None:
+    """Serve two completions at once: the first of a process take as long as a hundred later ones.
+
+    Checks time one completion by another.
+    """
+    lengths = (100, 4)
+    await asyncio.gather(
+        *(client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": n}) for n in lengths)
+    )
 
 
 def _client(url: str) -> httpx.AsyncClient:

@@ -58,6 +58,20 @@ async def checksums_compare(make: EngineMaker) -> None:
         assert found == {"match": False, "mismatches": sorted(baseline)}, f"found {found}"
 
 
+@proves(
+    "facts 1.1",
+    "vllm/model_executor/model_loader/reload/layerwise.py:267",
+    needs=[Need.SERVES],
+)
+async def serving_before_the_finish_is_fatal(make: EngineMaker) -> None:
+    """Every weight has come and can be read, but what has buffers alone waits for the finish."""
+    async with make() as engine:
+        await converse(engine, [START])
+        expect(await engine.update(1), 200, told="the whole update")
+        await checksums(engine)
+        await converse(engine, [COMPLETION])
+
+
 @proves("facts 1.1", "facts 6.6", "vllm/v1/engine/core.py:1508", needs=[Need.SERVES])
 async def serving_without_weights_is_fatal(make: EngineMaker) -> None:
     """A completion in an open session kills the engine: 500 for everything, health 503."""
@@ -109,6 +123,7 @@ CHECKS = (
     tokens_follow_the_weights,
     checksums_compare,
     serving_without_weights_is_fatal,
+    serving_before_the_finish_is_fatal,
     a_paused_engine_survives_a_push,
     operations_in_flight,
     world_size,

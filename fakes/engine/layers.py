@@ -172,6 +172,7 @@ class Model:
     def __init__(self, *, seed: int, rank: int, world_size: int, draft: bool = False) -> None:
         self.draft = draft
         self.epoch = 0
+        self._has_buffers = True
         self._rank = rank
         self._slots: dict[str, tuple[Layer, Slot]] = {}
         self.layers: tuple[Layer, ...] = tuple(self._build(seed, rank, world_size))
@@ -197,8 +198,12 @@ class Model:
 
     @property
     def is_meta(self) -> bool:
-        """Whether a forward pass would meet a parameter without storage."""
-        return any(layer.weight.is_meta for layer in self.layers)
+        """Whether a forward pass would meet a tensor without storage.
+
+        It does until the finish, even when every weight has come: modules with buffers alone (the
+        rotary embedding, attention) wait for nothing that could complete them earlier.
+        """
+        return not self._has_buffers or any(layer.weight.is_meta for layer in self.layers)
 
     @property
     def armed(self) -> list[str]:
@@ -207,6 +212,7 @@ class Model:
 
     def start(self) -> None:
         """Arm every layer that is not armed yet."""
+        self._has_buffers = False
         for layer in self.layers:
             layer.arm()
 
@@ -215,12 +221,14 @@ class Model:
         self.epoch += 1
         for layer in self.layers:
             layer.finalize()
+        self._has_buffers = True
 
     def abort(self) -> None:
         """Put the old parameters of every armed layer back."""
         self.epoch += 1
         for layer in self.layers:
             layer.restore()
+        self._has_buffers = True
 
     def zero(self) -> None:
         """Set every parameter to zero, as ``reset_weights`` does."""

@@ -141,7 +141,7 @@ class Agent:
 
         ``pid`` and ``rank``; ``active`` and ``is_draft``, its session flags; ``busy``, the RPC that
         its thread is in, or null (a step of generation is not one); ``armed``, the layers that wait
-        for weights; ``on_meta``, the parameters without memory; ``initialised``, whether a channel
+        for weights; ``on_meta``, the tensors without memory; ``initialised``, whether a channel
         is open; ``configured``, whether a scenario is.
         """
         worker, running = self._worker, self.running()
@@ -153,7 +153,7 @@ class Agent:
             "is_draft": worker._weight_update_is_draft,
             "busy": None if running in GENERATION else running,
             "armed": _reading(lambda: self._count_armed(model)),
-            "on_meta": _reading(lambda: sum(p.is_meta for p in model.parameters())),
+            "on_meta": _reading(lambda: _count_on_meta(model)),
             "initialised": getattr(worker.weight_transfer_engine, "initialised", False),
             "configured": self.scenario is not None,
         }
@@ -227,6 +227,11 @@ def _reading(count: Callable[[], int]) -> int:
         except RuntimeError:  # a dictionary changed its size while it was walked
             continue
     return count()
+
+
+def _count_on_meta(model: Any) -> int:
+    """Count buffers too: modules that hold nothing else come back only at the finish."""
+    return sum(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
 
 _agent: Agent | None = None

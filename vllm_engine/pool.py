@@ -24,7 +24,7 @@ from vllm_engine.tiny_model import write_model
 
 ENTRY = "vllm_engine.server:main"
 START_LIMIT_S = 120.0  # some 3 s; more on a loaded machine, or without a preloaded vLLM
-PROBE_LIMIT_S = 5.0  # milliseconds, unless the core or a worker is stuck
+PROBE_LIMIT_S = 10.0  # milliseconds, unless the core or a worker is stuck
 TAIL_LINES = 40
 SEED = 0  # of the weights until the first reset
 

@@ -53,6 +53,7 @@ EXIT_DEAD = 1
 HEALTH_POLL_S = 0.02
 KV_CACHE_BYTES = 64 << 20
 NAP_S = 0.0005  # what a message may be late by
+RECHECK_MS = 50  # and by this, where its wake-up is lost
 
 
 def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.socket]) -> None:
@@ -187,7 +188,7 @@ async def _serve(config: Mapping[str, Json], channel: Channel, sock: socket.sock
     # again, and would not be ours.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     _compile_nothing()
-    _nap_between_looks()
+    _wait_gently()
     channel.send({"progress": "starting the engine core and its workers"})
     client = AsyncLLM.from_vllm_config(vllm_config)
     try:
@@ -213,16 +214,18 @@ def _compile_nothing() -> None:
     torch._dynamo.config.disable = True
 
 
-def _nap_between_looks() -> None:
-    """Let a process that waits for a message of another sleep between two looks.
+def _wait_gently() -> None:
+    """Change how a process waits for a message of another: by naps, and never for long.
 
-    vLLM's readers of shared memory look again and again for a second after each message, and only
-    then wait to be woken. With a few tokens a second every worker and core would keep a CPU busy,
-    and starve the harness beside them. Going to wait sooner is no cure: wake-ups get lost.
+    vLLM's readers of shared memory look again and again for a second after each message. With a few
+    tokens a second every worker and core would keep a CPU busy, and starve the harness beside them.
+    After that second they wait to be woken, and look anyway every 5 s, since a wake-up may get
+    lost: long enough to miss a scenario's time-outs.
     """
     from vllm.distributed.device_communicators import shm_broadcast
 
     shm_broadcast.sched_yield = partial(time.sleep, NAP_S)
+    shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = RECHECK_MS
 
 
 async def _begin(client: Any, config: Mapping[str, Json]) -> dict[str, Json]:

@@ -28,7 +28,10 @@ class StandInWorker:
         self._weight_update_is_draft = False
         self.weight_transfer_engine = SimpleNamespace(initialised=False)
         self.parameters = [SimpleNamespace(is_meta=False), SimpleNamespace(is_meta=True)]
-        model = SimpleNamespace(parameters=lambda: iter(self.parameters))
+        self.buffers = [SimpleNamespace(is_meta=False)]
+        model = SimpleNamespace(
+            parameters=lambda: iter(self.parameters), buffers=lambda: iter(self.buffers)
+        )
         self.model_runner = SimpleNamespace(get_model=lambda: model)
         self.running = threading.Event()
         self.leave = threading.Event()

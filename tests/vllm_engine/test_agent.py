@@ -94,6 +94,8 @@ def test_state(rig: Rig) -> None:
     rig.configure()
     changed = {"active": True, "is_draft": True, "initialised": True, "on_meta": 0}
     assert rig.wire.ask("state") == expected | changed | {"configured": True}
+    rig.worker.buffers[0].is_meta = True  # a rotary embedding, which has no parameters
+    assert rig.wire.ask("state")["on_meta"] == 1
 
 
 def test_without_a_transfer_engine(rig: Rig) -> None:

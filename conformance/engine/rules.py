@@ -61,6 +61,7 @@ def proves(*sources: str, needs: Collection[Need] = ()) -> Callable[[Check], Che
     """Say what a check proves, and what it needs."""
 
     def mark(check: Check) -> Check:
+        # A mark on the function; its type has no place for one.
         check.rule = (sources, frozenset(needs))  # type: ignore[attr-defined]
         return check
 

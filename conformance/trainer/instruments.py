@@ -41,7 +41,8 @@ def _instrument_collectives(notes: Notes, fault: Fault, rank: int) -> None:
         with notes.inside("barrier", collective=True):
             return barrier(*arguments, **options)
 
-    for module in (dist, distributed_c10d):  # ``all_gather_object`` looks in the second
+    # ``all_gather_object`` looks in the second. Modules do not declare that names may be replaced.
+    for module in (dist, distributed_c10d):
         module.all_gather = noted_all_gather  # type: ignore[attr-defined]
         module.barrier = noted_barrier  # type: ignore[attr-defined]
 

@@ -45,6 +45,7 @@ def around_calls(
             finally:
                 after(worker, method, failed)
 
+        # This one worker is to misbehave, not its class.
         worker.call = call  # type: ignore[method-assign]
 
 
@@ -63,6 +64,7 @@ def _forgiving(*texts: str) -> Callable[[Engine], None]:
                         return None
                     raise
 
+            # This one worker is to misbehave, not its class.
             worker.call = call  # type: ignore[method-assign]
 
     return spoil
@@ -184,11 +186,12 @@ def checksums_read_what_is_behind_meta(engine: Engine) -> None:
                 for layer, weight in zip(model.layers, shown, strict=True):
                     layer.weight = weight
 
+        # This one model is to misbehave, not its class.
         model.checksums = checksums  # type: ignore[method-assign]
 
 
 class _AlwaysServed(ServedWeights):
-    on_meta = False  # type: ignore[assignment]
+    on_meta = False  # type: ignore[assignment]  # a property in the class that tells the truth
 
     def fingerprint(self) -> str:
         return "whatever"

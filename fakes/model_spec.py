@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 ITEM_BYTES = 4  # float32
@@ -38,13 +38,16 @@ class ModelShape:
     vocab: int
     num_layers: int = 1
     num_draft_layers: int = 1
+    num_experts: int = 0  # of each layer's MLP; 0 for a dense one
 
 
 # Fake engines: as small as layouts of up to 16 shards allow.
 TINY = ModelShape(hidden=32, heads_q=8, heads_kv=4, head_dim=4, intermediate=64, vocab=64)
+# The same as a mixture of experts.
+TINY_MOE = replace(TINY, intermediate=32, num_experts=4)
 # Real engines: as small as vLLM's attention on CPU takes it (a head of 64), and two workers.
 TINY_LLAMA = ModelShape(hidden=64, heads_q=2, heads_kv=2, head_dim=64, intermediate=128, vocab=128)
-SHAPES = {"fake": TINY, "vllm": TINY_LLAMA}  # by the kind of engine
+SHAPES = {"fake": TINY, "fake_moe": TINY_MOE, "vllm": TINY_LLAMA}
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class SourceTensor:
     ``shape`` is the full (unsharded) shape. ``shard_dim`` is the dimension that tensor parallel
     ranks split, or ``None`` where every rank holds all of it. ``param`` is the engine's parameter
     that it is loaded into, as shard ``slot`` of ``num_slots`` (q, k, v of qkv; gate, up of
-    gate_up; one slot elsewhere). ``layer`` is the decoder layer, or ``None``.
+    gate_up; one slot elsewhere). ``layer`` is the decoder layer, or ``None``; ``expert`` the expert
+    of its MLP, or ``None``.
     """
 
     name: str
@@ -64,6 +68,7 @@ class SourceTensor:
     slot: int
     num_slots: int
     layer: int | None
+    expert: int | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -84,7 +89,7 @@ def _tensors(model: ModelShape, *, draft: bool) -> Iterator[SourceTensor]:
     prefix = "draft." if draft else "model."
     num_layers = model.num_draft_layers if draft else model.num_layers
     q_rows, kv_rows = model.heads_q * model.head_dim, model.heads_kv * model.head_dim
-    vocab, hidden, inner = model.vocab, model.hidden, model.intermediate
+    vocab, hidden = model.vocab, model.hidden
 
     def one(name: str, shape: tuple[int, ...], dim: int | None, layer: int | None) -> SourceTensor:
         return SourceTensor(name, shape, dim, name, 0, 1, layer)
@@ -101,15 +106,33 @@ def _tensors(model: ModelShape, *, draft: bool) -> Iterator[SourceTensor]:
             )
         yield one(f"{at}self_attn.o_proj.weight", (hidden, q_rows), 1, layer)
         yield one(f"{at}post_attention_layernorm.weight", (hidden,), None, layer)
-        gate_up = f"{at}mlp.gate_up_proj.weight"
-        for slot, half in enumerate(("gate", "up")):
-            yield SourceTensor(
-                f"{at}mlp.{half}_proj.weight", (inner, hidden), 0, gate_up, slot, 2, layer
-            )
-        yield one(f"{at}mlp.down_proj.weight", (hidden, inner), 1, layer)
+        yield from _experts(model, at, layer) if model.num_experts else _mlp(model, at, layer)
     yield one(f"{prefix}norm.weight", (hidden,), None, None)
     if not draft:
         yield one("lm_head.weight", (vocab, hidden), 0, None)
+
+
+def _mlp(model: ModelShape, at: str, layer: int) -> Iterator[SourceTensor]:
+    down, gate_up = f"{at}mlp.down_proj.weight", f"{at}mlp.gate_up_proj.weight"
+    shape = (model.intermediate, model.hidden)
+    for slot, half in enumerate(("gate", "up")):
+        yield SourceTensor(f"{at}mlp.{half}_proj.weight", shape, 0, gate_up, slot, 2, layer)
+    yield SourceTensor(down, shape[::-1], 1, down, 0, 1, layer)
+
+
+def _experts(model: ModelShape, at: str, layer: int) -> Iterator[SourceTensor]:
+    """The router, then the experts' halves, which an engine holds as two parameters of all."""
+    shape, number = (model.intermediate, model.hidden), model.num_experts
+    router, w13, w2 = (f"{at}mlp.{name}.weight" for name in ("gate", "experts.w13", "experts.w2"))
+    yield SourceTensor(router, (number, model.hidden), None, router, 0, 1, layer)
+    for expert in range(number):
+        for half, name in enumerate(("gate", "up")):
+            full_name = f"{at}mlp.experts.{expert}.{name}_proj.weight"
+            slot = 2 * expert + half
+            yield SourceTensor(full_name, shape, 0, w13, slot, 2 * number, layer, expert)
+    for expert in range(number):
+        full_name = f"{at}mlp.experts.{expert}.down_proj.weight"
+        yield SourceTensor(full_name, shape[::-1], 1, w2, expert, number, layer, expert)
 
 
 @lru_cache(maxsize=256)

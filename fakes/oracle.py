@@ -11,9 +11,9 @@ class ModelOracle:
     """Implements `harness.contracts.WeightOracle` for the tiny model."""
 
     def expected(
-        self, *, seed: int, step: int, workers: int, draft: bool, kind: str = "fake"
+        self, *, seed: int, step: int, workers: int, draft: bool, model: str = "fake"
     ) -> str:
-        shape = SHAPES[kind]
+        shape = SHAPES[model]
         return fingerprint(expected_checksums(seed, step, workers, draft=draft, shape=shape))
 
     def fingerprint(self, checksums: Mapping[str, str]) -> str:

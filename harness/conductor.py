@@ -174,6 +174,7 @@ class Conductor:
             connect_failed=not self._connected,
             halted=pushing.halted,
             stalls=pushing.stalls,
+            exported=len(stage.exported()),
         )
 
     async def _closing_push(self, last: PushSeen) -> PushSeen:

@@ -148,9 +148,13 @@ class TargetContext:
     """What a target is given on each trainer rank.
 
     Attributes:
-        rank: global rank; rank 0 is the sender.
+        rank: global rank.
         world_size: number of trainer ranks. The default process group is up.
         engines: every engine, the same on every rank.
+        owners: for each engine the rank that sends to it: rank 0, or the leader of its slot.
+        stages: where several pipeline stages send in turn, the rank that sends for each; empty
+            where one sender sends everything.
+        stage: this rank's pipeline stage.
         transport: ``nccl`` or ``ipc``.
         draft: whether a push carries the draft model's weights too.
         timeouts: the scenario's limits.
@@ -174,6 +178,9 @@ class TargetContext:
     source: WeightSource
     open_channel: Callable[[Any, WeightSource], TrainerEngine]
     observe: Callable[..., None]
+    owners: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()
+    stage: int = 0
     options: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -275,11 +282,11 @@ class WeightOracle(Protocol):
     """Knows, without moving a tensor, which weights an engine should hold."""
 
     def expected(
-        self, *, seed: int, step: int, workers: int, draft: bool, kind: str = "fake"
+        self, *, seed: int, step: int, workers: int, draft: bool, model: str = "fake"
     ) -> str:
         """Return the fingerprint of the weights of push ``step``; 0 is what engines start with.
 
-        ``kind`` is that of the engines, which hold models of different extents.
+        ``model`` is that of the scenario (`Scenario.model`).
         """
 
     def fingerprint(self, checksums: Mapping[str, str]) -> str:

@@ -74,6 +74,7 @@ class PushSeen:
         connect_attempts: channels built or tried by the connect before it; ``None`` without one.
         before, after: the engines.
         halted: why the monitor ended it: a deadlock it saw, or its deadline.
+        exported: pieces of shared memory that ranks had handed out and not released after it.
         stalls: what the monitor called each stall and each death in it, and in the connect before
             it, in order.
     """
@@ -86,6 +87,7 @@ class PushSeen:
     connect_failed: bool = False
     halted: Halt | None = None
     stalls: tuple[str, ...] = ()
+    exported: int = 0
 
     @property
     def survivors(self) -> list[RankEnding]:
@@ -94,13 +96,23 @@ class PushSeen:
 
     @property
     def outcome(self) -> str:
-        """``resumed``, ``raised``, ``deadlock``, ``overran`` or ``mixed``, of the survivors."""
+        """``resumed``, ``degraded``, ``raised``, ``deadlock``, ``overran`` or ``mixed``, of the
+        survivors."""
         if self.halted is not None:
             return self.halted.kind
         endings = {rank.ending for rank in self.survivors}
         if endings <= {"raised"}:
             return "raised"
-        return "resumed" if endings == {"returned"} else "mixed"
+        degraded = {bool(rank.result.get("degraded")) for rank in self.survivors}
+        if endings != {"returned"} or len(degraded) > 1:
+            return "mixed"
+        return "degraded" if degraded == {True} else "resumed"
+
+    @property
+    def quarantined(self) -> frozenset[int]:
+        """The engines that the senders report as left out."""
+        engines = self.report().get("engines", ())
+        return frozenset(engine["index"] for engine in engines if engine.get("quarantined"))
 
     @property
     def version(self) -> str | None:
@@ -111,8 +123,15 @@ class PushSeen:
         return None
 
     def report(self) -> Mapping[str, Json]:
-        """What the sender's target reported."""
-        return self.ranks[0].result if 0 in self.ranks else {}
+        """What rank 0's target reported, with the engines of every rank that reports any."""
+        report = dict(self.ranks[0].result) if 0 in self.ranks else {}
+        engines: dict[int, Json] = {}
+        for _, rank in sorted(self.ranks.items()):
+            for place, engine in enumerate(rank.result.get("engines", ())):
+                engines.setdefault(engine.get("index", place), engine)
+        if engines:
+            report["engines"] = [engines[index] for index in sorted(engines)]
+        return report
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ INVARIANTS = {
 
 # The narrowest dimension of the tiny model that is split over ranks or workers.
 MAX_SHARDS = 16
+NUM_EXPERTS = 4  # of the mixture of experts
 # A real server takes some 2 GB a worker, and its attention has two heads.
 MAX_REAL_WORKERS = 2
 MAX_REAL_ENGINES = 3
@@ -87,13 +88,21 @@ class Section(BaseModel):
 class Trainer(Section):
     """The trainer's ranks. Data parallel is what remains of them.
 
+    With ``expert_parallel`` above 1 the model is a mixture of experts, which are spread over the
+    data parallel ranks.
+
     Attributes:
+        senders: who sends weights to the engines. ``one``: rank 0. ``slots``: each engine has its
+            slot of the ranks, whose first one leads it and sends to it (expert routing, on ipc).
+            ``stages``: the first rank of each pipeline stage sends that stage's layers, in turn and
+            inside one session (on nccl).
         send_loop: ours, or vLLM's own trainer classes; by default those that belong to the engines.
     """
 
     ranks: Annotated[int, Field(ge=1, le=256)] = 2
     pipeline_parallel: Count = 1
     expert_parallel: Count = 1
+    senders: Literal["one", "slots", "stages"] = "one"
     send_loop: Literal["auto", "ours", "vllm"] = "auto"
     # As far as the tiny model can be split.
     tensor_parallel: Count = Field(
@@ -320,6 +329,12 @@ class Scenario(Section):
     @property
     def num_pushes(self) -> int:
         return self.pushes
+
+    @property
+    def model(self) -> str:
+        """Which of the tiny models it sends."""
+        moe = self.trainer.expert_parallel > 1
+        return f"{self.engines.kind}_moe" if moe else self.engines.kind
 
     def named(self, name: str, path: Path) -> Scenario:
         """Return this scenario under the given id and file."""

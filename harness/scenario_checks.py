@@ -6,6 +6,7 @@ between them, so that one mistake hides no other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from harness.scenario import (
     MAX_REAL_ENGINES,
     MAX_REAL_WORKERS,
     MAX_SHARDS,
+    NUM_EXPERTS,
     Engines,
     Expectation,
     FaultSpec,
@@ -35,6 +37,7 @@ class Parts:
     trainer: Trainer | None = None
     engines: Engines | None = None
     draft: bool | None = None
+    transport: str | None = None
     pushes: int | None = None
     faults: Mapping[int, FaultSpec] = field(default_factory=dict)
     restarts: Mapping[int, Restart] = field(default_factory=dict)
@@ -62,17 +65,60 @@ def _check_layout(parts: Parts) -> Iterator[Problem]:
                 trainer.ranks,
                 "Change one of the three.",
             )
-        if trainer.expert_parallel != 1:
-            yield _problem(
-                ("trainer", "expert_parallel"),
-                "1, since experts are not supported yet",
-                trainer.expert_parallel,
-                "Leave the key out.",
-            )
+        yield from _check_experts(trainer, engines)
         if MAX_SHARDS % trainer.tensor_parallel:
             yield _unsplittable(("trainer", "tensor_parallel"), trainer.tensor_parallel)
     if engines is not None and MAX_SHARDS % engines.workers:
         yield _unsplittable(("engines", "workers"), engines.workers)
+
+
+def _check_experts(trainer: Trainer, engines: Engines | None) -> Iterator[Problem]:
+    divisor = math.gcd(NUM_EXPERTS, max(trainer.data_parallel, 1))
+    if divisor % trainer.expert_parallel:
+        yield _problem(
+            ("trainer", "expert_parallel"),
+            f"a divisor of {divisor}, since {NUM_EXPERTS} experts are spread over "
+            f"{trainer.data_parallel} data parallel ranks",
+            trainer.expert_parallel,
+            "Change it, or the number of ranks.",
+        )
+    if engines is not None and engines.kind == "vllm" and trainer.expert_parallel > 1:
+        yield _problem(
+            ("trainer", "expert_parallel"),
+            "1, since the real engines' model has no experts",
+            trainer.expert_parallel,
+            "Use kind: fake.",
+        )
+
+
+def _check_senders(parts: Parts) -> Iterator[Problem]:
+    """Several ranks that send, and what that needs."""
+    trainer, engines = parts.trainer, parts.engines
+    if trainer is None or trainer.senders == "one":
+        return
+    place = ("trainer", "senders")
+    transport = {"slots": "ipc", "stages": "nccl"}[trainer.senders]
+    if parts.transport not in (None, transport):
+        yield _problem(
+            place, f"one, as the transport is {parts.transport}", trainer.senders,
+            f"Use transport: {transport}, or one sender.",
+        )  # fmt: skip
+    if engines is not None and (engines.kind != "fake" or trainer.send_loop == "vllm"):
+        yield _problem(
+            place, "one, as vLLM's own send loops have one sender", trainer.senders,
+            "Use kind: fake and send_loop: ours.",
+        )  # fmt: skip
+    if trainer.senders == "slots" and engines is not None and trainer.ranks % engines.count:
+        yield _problem(
+            ("trainer", "ranks"), f"a multiple of the {engines.count} engines, for equal slots",
+            trainer.ranks, "Change one of the two.",
+        )  # fmt: skip
+    if trainer.senders == "stages" and (trainer.pipeline_parallel == 1 or parts.draft):
+        yield _problem(
+            place, "pipeline_parallel of 2 or more, and no draft, for stages that send in turn",
+            f"{trainer.pipeline_parallel}{' and a draft' if parts.draft else ''}",
+            "Change one of them.",
+        )  # fmt: skip
 
 
 def _check_real(parts: Parts) -> Iterator[Problem]:
@@ -259,7 +305,10 @@ def _check_expectations(parts: Parts) -> Iterator[Problem]:
             named = expectation.names_engine
             yield from _check_index(named, (*place, "names_engine"), count, "engines.count")
         for key in ("error", "names_engine"):
-            if getattr(expectation, key) is not None and expectation.outcome == "resumed":
+            if getattr(expectation, key) is not None and expectation.outcome in (
+                "resumed",
+                "degraded",
+            ):
                 yield Problem(
                     (*place, key),
                     f"expected no {key} beside outcome: resumed, found one. "
@@ -289,6 +338,7 @@ def _problem(place: Place, expected: str, found: Any, next_step: str) -> Problem
 
 _CHECKS: tuple[Callable[[Parts], Iterator[Problem]], ...] = (
     _check_layout,
+    _check_senders,
     _check_real,
     _check_faults,
     _check_between_pushes,

@@ -280,6 +280,7 @@ def _parts(
         trainer=values.get("trainer"),
         engines=values.get("engines"),
         draft=values.get("draft"),
+        transport=values.get("transport"),
         pushes=values.get("pushes"),
         faults=faults,
         restarts=numbered["restarts"],

@@ -79,6 +79,7 @@ class Stage:
         self._doing = doing
         self._behind: dict[int, Json] = {}  # engine -> its server
         self._worlds = itertools.count()
+        self._orphaned: set[Path] = set()  # memory of ranks that were killed, which cannot free it
 
     # ---- engines ----
 
@@ -173,6 +174,7 @@ class Stage:
             "draft": scenario.draft,
             "backend": scenario.transport,
             "profile": scenario.engines.profile,
+            "model": scenario.model,
             "rendezvous_s": scenario.timeouts.rendezvous_s,
             "journal": str(self.journal_path),
             "faults": scenario.faults_for("engine", index),
@@ -285,7 +287,8 @@ class Stage:
         loop = self._parts.send_loop(scenario.engines.kind, trainer.send_loop)
         return {
             "rank": rank,
-            "shape": scenario.engines.kind,
+            "model": scenario.model,
+            "senders": trainer.senders,
             "opener": self._parts.send_loops[loop].opener,
             "layout": {
                 "tensor": trainer.tensor_parallel,
@@ -312,6 +315,15 @@ class Stage:
         """End every rank as a crash of the whole job does."""
         ranks, self.ranks = self.ranks, {}
         await self._launcher.end(ranks.values())
+        self._orphaned.update(self._memory())
+
+    def exported(self) -> list[Path]:
+        """Return the shared memory that living ranks have handed out and not released."""
+        return [path for path in self._memory() if path not in self._orphaned]
+
+    def _memory(self) -> list[Path]:
+        own = (".log", WORLD_SUFFIX)  # the rendezvous files of the worlds are the stage's own
+        return [path for path in self.scratch_dir.iterdir() if path.suffix not in own]
 
     # ---- the end ----
 
@@ -332,8 +344,7 @@ class Stage:
             for server in self._behind.values():
                 await self._servers.release(server)
         self.record.close()
-        own = (".log", WORLD_SUFFIX)  # the rendezvous files of the worlds are the stage's own
-        remaining = [path for path in self.scratch_dir.iterdir() if path.suffix not in own]
+        remaining = self._memory()
         for path in self.scratch_dir.iterdir():
             path.unlink()
         self.scratch_dir.rmdir()

@@ -27,6 +27,7 @@ from resync.errors import (
 )
 from resync.fleet import Fleet
 from resync.observer import Observer
+from resync.pipeline import PipelineStages
 from resync.report import AttemptReport, Bytes, EngineReport, PushReport
 from resync.resend import send_weights_with_resync
 from resync.source import ResumableWeightSource, WeightSource
@@ -60,6 +61,7 @@ __all__ = [
     "FleetError",
     "Observer",
     "PeerLost",
+    "PipelineStages",
     "PushFailed",
     "PushReport",
     "PushTimeouts",

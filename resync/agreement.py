@@ -31,7 +31,8 @@ class Code(IntEnum):
 
     FAILED = 0
     RECONNECT = 1  # fine, but the channel must be rebuilt before weights are sent
-    OK = 2
+    DEGRADED = 2  # fine, but for engines that are quarantined
+    OK = 3
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch
 from resync.client import WeightSyncClient
 from resync.errors import ChannelError, FleetError
 from resync.observer import Observer, unobserved
+from resync.send_watch import SendWatch
 from resync.source import ResumableWeightSource
 from resync.timeouts import PushTimeouts
 
@@ -55,6 +56,9 @@ def _current_device() -> int | None:
 class Channel:
     """This rank's trainer engine, which is ``None`` until opened and after a failed reopening.
 
+    Attributes:
+        watch: bounds the sender's broadcasts.
+
     Args:
         open_channel: builds a trainer engine; called on every rank, each time on a fresh port.
         client: given to it.
@@ -78,7 +82,15 @@ class Channel:
         self._source = source
         self._timeouts = timeouts
         self._observe = observe
+        self.watch = SendWatch(
+            limit_s=timeouts.request_s,
+            settle_s=timeouts.settle_s,
+            bring_back=client.fail_sending,
+            observe=observe,
+        )
         client.on_update_failed = self._drop_own_end
+        client.on_answered = self.watch.arm
+        client.on_next_step = self.watch.disarm
 
     @property
     def needs_rebuild(self) -> bool:
@@ -132,6 +144,12 @@ class Channel:
         self.broken = False
         self._observe("channel.open", phase="end")
 
+    def send(self) -> None:
+        """Have the trainer engine run one pass and, on the sender, one session of the engines."""
+        assert self.trainer is not None, "expected an open channel: open() comes before send()"
+        with self.watch.sending():
+            self.trainer.send_weights()
+
     def _opened(self, results: queue.SimpleQueue[_Opened | _Failed]) -> TrainerEngine:
         limit_s = self._timeouts.open_channel_s
         try:
@@ -182,6 +200,7 @@ class Channel:
         communicator: Any = getattr(self.trainer, "model_update_group", None)
         if communicator is None:
             return
+        self.watch.expect_back()
         try:
             communicator.destroy()
         except Exception:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from resync.engine_control import EngineControl
+from resync.errors import ChannelError
 from resync.fleet import Fleet
 from resync.policy import TransportPolicy
 
 
-def _nothing(error: Exception) -> None:
+def _nothing(*arguments: object) -> None:
     """The default of the client's hooks."""
 
 
@@ -27,18 +28,25 @@ class WeightSyncClient:
     a step of the push as well.
 
     Attributes:
+        leaves_open: the sessions are not closed by ``finish_weight_update``: others send too.
         draft: whether the session that is open is the draft model's.
         failure: why the first request of this session failed, or ``None``. Where the policy
             latches, later calls of the session do nothing.
         on_init_failed, on_update_failed: called with the failure before it is raised or latched,
             on the thread that made the call.
+        on_answered: called with ``update`` or ``finish`` once every engine has answered it, where
+            the engines receive what the sender broadcasts.
+        on_next_step: called when the sender makes its next request.
     """
 
     def __init__(self, fleet: Fleet | None, policy: TransportPolicy) -> None:
+        self.leaves_open = False
         self.draft = False
         self.failure: Exception | None = None
         self.on_init_failed: Callable[[Exception], None] = _nothing
         self.on_update_failed: Callable[[Exception], None] = _nothing
+        self.on_answered: Callable[[str], None] = _nothing
+        self.on_next_step: Callable[[], None] = _nothing
         self._fleet = fleet
         self._policy = policy
         self._session = 0
@@ -69,18 +77,36 @@ class WeightSyncClient:
             await engine.init({**init_info, **offsets[engine.index]})
 
         try:
+            self._require_size(init_info)
             self.fleet.each(join, coupled=self._policy.coupled)
         except Exception as error:
             on_failed(error)
             raise
 
-    def _rank_offsets(self, init_info: Mapping[str, Any]) -> list[dict[str, int]]:
-        """Return, for each engine, its ``rank_offset``: engines follow each other in the group."""
+    @property
+    def num_workers(self) -> int:
+        """Workers of the engines that take part, which size the channel's group; sender only."""
+        return sum(engine.num_workers for engine in self.fleet.active)
+
+    def _require_size(self, init_info: Mapping[str, Any]) -> None:
+        """Refuse a group that would wait for ever for members that do not come."""
+        if "rank_offset" not in init_info or "world_size" not in init_info:
+            return
+        expected = int(init_info["rank_offset"]) + self.num_workers
+        if init_info["world_size"] != expected:
+            raise ChannelError(
+                f"expected a channel of world_size {expected}, one for each worker of the engines "
+                f"that are not quarantined behind the rank_offset, found "
+                f"{init_info['world_size']}. Size it by the client's num_workers"
+            )
+
+    def _rank_offsets(self, init_info: Mapping[str, Any]) -> dict[int, dict[str, int]]:
+        """Return each engine's ``rank_offset``: engines follow each other in the group."""
         if "rank_offset" not in init_info:
-            return [{} for _ in self.fleet.engines]
-        offsets, next_rank = [], int(init_info["rank_offset"])
-        for engine in self.fleet.engines:
-            offsets.append({"rank_offset": next_rank})
+            return {engine.index: {} for engine in self.fleet.active}
+        offsets, next_rank = {}, int(init_info["rank_offset"])
+        for engine in self.fleet.active:
+            offsets[engine.index] = {"rank_offset": next_rank}
             next_rank += engine.num_workers
         return offsets
 
@@ -95,6 +121,7 @@ class WeightSyncClient:
         """
         if self.failure is not None:
             return
+        self.on_next_step()
         session = self._session
         try:
             payload = json_safe(update_info)
@@ -110,19 +137,39 @@ class WeightSyncClient:
                 raise
             self.on_update_failed(error)
             self._fail(error)
+        else:
+            self._answered("update", session)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Close every engine's session. A version, if the trainer engine gave one, is not sent.
+        """Close every engine's session, unless others send in it too.
+
+        A version, if the trainer engine gave one, is not sent.
 
         Raises:
             FleetError: an engine failed, and the policy does not latch.
         """
         if self.failure is not None:
             return
+        self.on_next_step()
+        session = self._session
+        if self.leaves_open:
+            self._answered("update", session)  # and the sender synchronises still
+            return
         try:
             self.fleet.each(EngineControl.finish)
         except Exception as error:
             self._fail(error)
+        else:
+            self._answered("finish", session)
+
+    def fail_sending(self, error: Exception) -> None:
+        """Fail the session for a reason that is no request's, and drop the sender's end."""
+        self.failure = error
+        self.on_update_failed(error)
+
+    def _answered(self, action: str, session: int) -> None:
+        if self._policy.coupled and session == self._session:
+            self.on_answered(action)
 
     def _fail(self, error: Exception) -> None:
         self.failure = error

@@ -69,6 +69,7 @@ class EngineControl:
         self.expected_labels: frozenset[str] = frozenset()
         self.paused: bool | None = None
         self.paused_by_push = False
+        self.quarantined: str | None = None  # why; nothing of a push is sent to it then
         self._num_open: int | None = None  # of several workers, those thought to be in a session
         self._init_s = timeouts.init_s
 
@@ -85,7 +86,13 @@ class EngineControl:
     def report(self) -> EngineReport:
         """Return what is known of the engine."""
         known = Bytes.STUCK if self.is_stuck else self.bytes
-        return EngineReport(index=self.index, bytes=known, label=self.label, paused=self.paused)
+        return EngineReport(
+            index=self.index,
+            bytes=known,
+            label=self.label,
+            paused=self.paused,
+            quarantined=self.quarantined is not None,
+        )
 
     def forget(self, *, paused: bool) -> None:
         """Take the engine for another process than it was: nothing known of it holds."""
@@ -283,6 +290,14 @@ class EngineControl:
                 Session.FINISH_FAILED: refused or workers,
             }
             self._num_open = in_session[event]
+
+    def doubt(self) -> None:
+        """Another sender used the session that this one opened, and failed: expect the worst."""
+        if self.session is Session.OPEN:
+            self.session, self._num_open = Session.UPDATE_FAILED, None
+            self.bytes = Bytes.DIRTY
+            self.replies.forget()
+            self.line.note_late("update")
 
     async def require_restarted(self) -> None:
         """Check that a stuck engine was restarted. Nothing is queued on it to find that out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from resync.engine_control import EngineControl, engine_errors
@@ -19,21 +19,21 @@ Action = Callable[[EngineControl], Awaitable[object]]
 
 
 class Fleet:
-    """The sender's view of every engine.
+    """A sender's view of the engines that it controls.
 
     Requests run on one event loop in a thread of its own: a total time-out is then one line and
     cancels the socket, and any thread of the trainer engine may call (vLLM's NCCL engine sends
     ``update_weights`` from a side thread while the main thread broadcasts).
 
     Args:
-        urls: one ``http://host:port`` an engine, in the order of their index.
+        urls: one ``http://host:port`` an engine, by its index.
         timeouts: the limits.
         wire: carries the requests; HTTP by default.
     """
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Mapping[int, str],
         timeouts: PushTimeouts,
         *,
         observe: Observer = unobserved,
@@ -47,9 +47,14 @@ class Fleet:
         self._wire = HttpWire() if wire is None else wire
         self.engines = tuple(
             EngineControl(index=i, url=url, wire=self._wire, timeouts=timeouts, observe=observe)
-            for i, url in enumerate(urls)
+            for i, url in urls.items()
         )
         self._thread.start()
+
+    @property
+    def active(self) -> tuple[EngineControl, ...]:
+        """The engines that a push includes: all but those that are quarantined."""
+        return tuple(engine for engine in self.engines if engine.quarantined is None)
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """Run a coroutine on the fleet's loop and return its result; blocks the calling thread."""
@@ -70,14 +75,14 @@ class Fleet:
 
         Args:
             action: what to do with one engine.
-            engines: all by default.
+            engines: those that are not quarantined by default.
             coupled: the engines wait for each other inside the action. After the first failure
                 the others get ``settle_s`` to end and are given up then.
 
         Raises:
             FleetError: at least one engine failed; it holds the error of each that did.
         """
-        chosen = self.engines if engines is None else tuple(engines)
+        chosen = self.active if engines is None else tuple(engines)
         failures = self.run(self._each(action, chosen, coupled))
         if failures:
             raise FleetError(failures)

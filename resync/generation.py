@@ -1,31 +1,38 @@
 """Generation around a push: freeze it before, publish the version, let it go on after.
 
-Everything here runs on the sender alone, as the work of an agreed step.
+Everything here runs on the senders alone, each for its engines, as the work of an agreed step.
 """
 
 from __future__ import annotations
 
 import logging
 
+from resync.agreement import Code
 from resync.engine_control import EngineControl
 from resync.errors import EngineError, EngineMismatch, FleetError
 from resync.fleet import Fleet
+from resync.quarantine import is_beyond_a_push, readmit, set_aside
 from resync.report import Bytes, PushReport
 
 logger = logging.getLogger("resync")
 
 
-def quiesce(fleet: Fleet) -> bool:
-    """Pause and flush every engine; on a failure let those run again that were running.
+def quiesce(fleet: Fleet, *, quarantines: bool = False) -> bool:
+    """Pause and flush every engine; `restore` lets those run again that were running.
+
+    Args:
+        fleet: the engines.
+        quarantines: go on without an engine that no push can bring back.
 
     Returns:
-        Whether an engine was restarted since the last push and must join a new channel.
+        Whether the engines must join a new channel: one was restarted since the last push, or one
+        was quarantined or has come back.
 
     Raises:
         FleetError: an engine could not be paused or flushed, or must be restarted first.
-            Generation is as it was before, as far as the engines answer.
     """
-    restarted: list[int] = []
+    restarted = readmit(fleet)
+    aside = len(fleet.engines) - len(fleet.active)
 
     async def quiet(engine: EngineControl) -> None:
         engine.paused_by_push = False  # that of the push before, should the next line fail
@@ -45,46 +52,37 @@ def quiesce(fleet: Fleet) -> bool:
     try:
         fleet.each(quiet)
     except FleetError as error:
-        raise FleetError([*error.failures, *_let_run_again(fleet)]) from error
-    except Exception:  # not an engine's: an observer's, or a mistake
-        _let_run_again(fleet)
-        raise
+        if not quarantines or not all(map(is_beyond_a_push, error.failures)):
+            raise
+        set_aside(fleet, error.failures)
     if restarted:
         logger.warning(
-            "engines %s report a weight version that this trainer did not publish: they were "
-            "restarted, or another trainer writes to them. They get a new channel",
+            "engines %s report a weight version that this trainer did not publish, or come back "
+            "from quarantine: they were restarted, or another trainer writes to them. They get a "
+            "new channel",
             restarted,
         )
-    for engine in fleet.engines:
+    for engine in fleet.active:
         if engine.index in restarted:
             assert engine.label is not None
             engine.expected_labels = frozenset({engine.label})
-    return bool(restarted)
+    return bool(restarted) or len(fleet.engines) - len(fleet.active) != aside
 
 
 def restore(fleet: Fleet) -> None:
-    """Resume the engines that this push paused, because it wrote nothing and will not.
+    """Resume what this push paused, never an engine whose bytes an earlier push left dirty.
+
+    For a push that wrote nothing and will not.
 
     Raises:
         FleetError: an engine did not resume.
     """
-    failures = _let_run_again(fleet)
-    if failures:
-        raise FleetError(failures)
-
-
-def _let_run_again(fleet: Fleet) -> list[EngineError]:
-    """Resume what this push paused, never an engine whose bytes an earlier push left dirty."""
 
     async def run_again(engine: EngineControl) -> None:
         if engine.paused_by_push and engine.bytes is Bytes.UNCHANGED and await engine.is_paused():
             await engine.resume()
 
-    try:
-        fleet.each(run_again)
-    except FleetError as error:
-        return list(error.failures)
-    return []
+    fleet.each(run_again)
 
 
 def publish(fleet: Fleet, version: str, report: PushReport) -> None:
@@ -94,7 +92,7 @@ def publish(fleet: Fleet, version: str, report: PushReport) -> None:
         FleetError: an engine does not show the version, or runs. Its error names every engine that
             does show it. All are paused, as far as they answer.
     """
-    for engine in fleet.engines:  # an engine whose answer is lost may show it all the same
+    for engine in fleet.active:  # an engine whose answer is lost may show it all the same
         engine.expected_labels |= {version}
 
     async def publish_one(engine: EngineControl) -> None:
@@ -108,11 +106,11 @@ def publish(fleet: Fleet, version: str, report: PushReport) -> None:
     try:
         fleet.each(publish_one)
     except FleetError as error:
-        shown = [engine.index for engine in fleet.engines if engine.label == version]
+        shown = [engine.index for engine in fleet.active if engine.label == version]
         ahead = f"engines that show version {version} already: {shown or 'none'}"
         failures = [EngineMismatch(f.engine, "publish", f"{f}; {ahead}") for f in error.failures]
         raise FleetError([*failures, *_pause_again(fleet)]) from error
-    for engine in fleet.engines:
+    for engine in fleet.active:
         engine.expected_labels = frozenset({version})
 
 
@@ -127,14 +125,17 @@ async def _publish_and_read_back(engine: EngineControl, version: str) -> None:
         )
 
 
-def resume(fleet: Fleet, report: PushReport) -> None:
-    """Resume every engine; if one does not, pause those again that did.
+def resume(fleet: Fleet, report: PushReport) -> Code:
+    """Resume every engine; where one does not, `pause_again` pauses those again that did.
 
     A failed resume is repeated once, after its state was read: a second effective resume is not
     harmless on every engine.
 
+    Returns:
+        Whether engines are quarantined.
+
     Raises:
-        FleetError: an engine did not resume. The others are paused again where they can be.
+        FleetError: an engine did not resume.
     """
 
     async def resume_one(engine: EngineControl) -> None:
@@ -147,18 +148,22 @@ def resume(fleet: Fleet, report: PushReport) -> None:
             report.retries += 1
             await engine.resume()
 
-    try:
-        fleet.each(resume_one)
-    except FleetError as error:
-        raise FleetError([*error.failures, *_pause_again(fleet)]) from error
-    except Exception:
-        _pause_again(fleet)
-        raise
+    fleet.each(resume_one)
+    return Code.OK if fleet.active == fleet.engines else Code.DEGRADED
+
+
+def pause_again(fleet: Fleet) -> None:
+    """Pause every engine.
+
+    Raises:
+        FleetError: one does not answer.
+    """
+    fleet.each(EngineControl.pause)
 
 
 def _pause_again(fleet: Fleet) -> list[EngineError]:
     try:
-        fleet.each(EngineControl.pause)
+        pause_again(fleet)
     except FleetError as error:
         return list(error.failures)
     return []

@@ -137,7 +137,7 @@ class Line:
             ok = answer.status == 200
             return answer
         except TimeoutError:
-            self._note_late(action, limit_s)
+            self.note_late(action, limit_s)
             raise EngineTimeout(
                 self.index,
                 action,
@@ -145,16 +145,17 @@ class Line:
                 "the request out",
             ) from None
         except WireError as error:
-            self._note_late(action, limit_s)
+            self.note_late(action, limit_s)
             raise EngineLost(self.index, action, f"no answer from {self.url}: {error}") from error
         except asyncio.CancelledError:  # given up
-            self._note_late(action, limit_s)
+            self.note_late(action, limit_s)
             raise
         finally:
             seconds = round(time.monotonic() - begun_s, 6)
             self.observe("request", phase="end", ok=ok, seconds=seconds, **details)
 
-    def _note_late(self, action: str, limit_s: float) -> None:
+    def note_late(self, action: str, limit_s: float = 0.0) -> None:
+        """Expect that a request of that kind is still being carried out."""
         if self.late is None:
             limit_s = limit_s if action == "init" else self.timeouts.request_s
             self.late = Late(action, limit_s)

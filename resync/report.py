@@ -27,6 +27,7 @@ class EngineReport:
     bytes: Bytes
     label: str | None  # weight version it last reported; None: it did not say
     paused: bool | None  # None: not known
+    quarantined: bool = False  # the push went on without it
 
 
 @dataclass
@@ -46,12 +47,15 @@ class PushReport:
         version: the version that the push was to publish.
         seconds: step -> wall-clock seconds on this rank, waiting for the other ranks included.
         retries: control requests that were repeated in place (publish, resume).
+        degraded: the version is published and generation is running, but for engines that are
+            quarantined; the same on every rank.
     """
 
     version: str
     attempts: list[AttemptReport] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     retries: int = 0
+    degraded: bool = False
     engines: tuple[EngineReport, ...] = ()
 
     @property
@@ -68,8 +72,15 @@ class PushReport:
             "bytes_sent": [a.bytes_sent for a in self.attempts],
             "seconds": {step: round(s, 6) for step, s in self.seconds.items()},
             "retries": self.retries,
+            "degraded": self.degraded,
             "engines": [
-                {"index": e.index, "bytes": str(e.bytes), "label": e.label, "paused": e.paused}
+                {
+                    "index": e.index,
+                    "bytes": str(e.bytes),
+                    "label": e.label,
+                    "paused": e.paused,
+                    "quarantined": e.quarantined,
+                }
                 for e in self.engines
             ],
         }

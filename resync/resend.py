@@ -14,8 +14,10 @@ from resync.agreement import Decision
 from resync.channel import Channel
 from resync.client import WeightSyncClient
 from resync.engine_control import EngineControl, Session
-from resync.errors import Cause, EngineMismatch, PeerLost, SourceFailed
+from resync.errors import Cause, EngineMismatch, FleetError, PeerLost, SourceFailed
 from resync.fleet import Action, Fleet
+from resync.pipeline import PipelineStages, one_turn
+from resync.quarantine import set_aside
 from resync.report import AttemptReport, Bytes, PushReport
 from resync.source import ResumableWeightSource
 from resync.steps import Steps
@@ -34,6 +36,8 @@ class Sender:
         source: ResumableWeightSource,
         fleet: Fleet | None,
         has_draft: bool,
+        quarantines: bool = False,
+        stages: PipelineStages | None = None,
         dirty_label: str | None = None,
     ) -> None:
         self.channel = channel
@@ -41,6 +45,8 @@ class Sender:
         self.source = source
         self.fleet = fleet
         self.has_draft = has_draft
+        self.quarantines = quarantines
+        self.stages = stages
         self.dirty_label = dirty_label
 
     def on_engines(self, action: Action) -> None:
@@ -72,14 +78,14 @@ def send_weights_with_resync(sender: Sender, steps: Steps, report: PushReport) -
         decision = _attempt(sender, steps, attempt, clean_up_first=number > 1)
         if decision.ok:
             if sender.fleet is not None:
-                for engine in sender.fleet.engines:
+                for engine in sender.fleet.active:
                     engine.bytes = Bytes.COMMITTED
             return ()
         causes = attempt.causes = decision.causes
         sender.channel.broken = True
     # Agreed on like every step, so that no rank begins another push while the sender still closes.
     # Its own failure is logged; the causes at hand matter more.
-    steps.on_sender("close", lambda: _clean_up(sender))
+    steps.on_senders("close", lambda: _clean_up(sender))
     return causes
 
 
@@ -87,18 +93,21 @@ def _attempt(
     sender: Sender, steps: Steps, attempt: AttemptReport, *, clean_up_first: bool
 ) -> Decision:
     if clean_up_first:
-        decision = steps.on_sender("clean_up", lambda: _clean_up(sender, accept_labels=True))
+        decision = steps.on_senders("clean_up", lambda: _clean_up(sender, accept_labels=True))
         if not decision.ok:
             return decision
-        decision = steps.on_every_rank("reconnect", sender.channel.open)
-        if not decision.ok:
-            return decision
+        if sender.stages is None:
+            decision = steps.on_every_rank("reconnect", sender.channel.open)
+            if not decision.ok:
+                return decision
     models = (False, True) if sender.has_draft else (False,)
     for draft in models:
         open_sessions = partial(_open_sessions, sender, draft=draft)
-        decision = steps.on_sender("start", open_sessions)
+        decision = steps.on_senders("start", open_sessions)
         if not decision.ok:
             return decision
+        if sender.stages is not None:
+            return _send_in_turn(sender, sender.stages, steps, attempt)
         verify = draft == models[-1]
         transfer = partial(_transfer, sender, attempt, draft=draft, verify=verify)
         decision = steps.on_every_rank("transfer", transfer)
@@ -107,8 +116,29 @@ def _attempt(
     return decision
 
 
+def _send_in_turn(
+    sender: Sender, stages: PipelineStages, steps: Steps, attempt: AttemptReport
+) -> Decision:
+    """Have each stage open its channel and send, and close the sessions after the last."""
+    transfer = partial(_transfer, sender, attempt, draft=False, verify=False)
+    for stage in range(len(stages.senders)):
+        decision = one_turn(stages, steps, f"reconnect.{stage}", stage, sender.channel.open)
+        if decision.ok:
+            decision = one_turn(stages, steps, f"transfer.{stage}", stage, transfer)
+        if not decision.ok:
+            return decision
+
+    async def finish(engine: EngineControl) -> None:
+        await engine.finish()
+        await _verify(engine)
+
+    return steps.on_senders("finish", lambda: sender.on_engines(finish))
+
+
 def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
     """Bring every engine back to: paused, no session open, no layer half loaded.
+
+    One that cannot be brought there is quarantined, where the trainer wants that.
 
     Args:
         sender: this rank's parts.
@@ -117,6 +147,8 @@ def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
     """
 
     async def clean(engine: EngineControl) -> None:
+        if sender.stages is not None:
+            engine.doubt()
         # Closing commits what was loaded: never on a running engine.
         _, label = await asyncio.gather(engine.pause(), engine.version())
         if accept_labels and label not in engine.expected_labels:
@@ -125,7 +157,13 @@ def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
             engine.expected_labels = frozenset({label})
         await engine.close_session(has_draft=sender.has_draft)
 
-    sender.on_engines(clean)
+    try:
+        sender.on_engines(clean)
+    except FleetError as error:
+        if sender.fleet is None or not sender.quarantines:
+            raise
+        # Whatever the reason, it cannot be given weights.
+        set_aside(sender.fleet, error.failures)
 
 
 def _open_sessions(sender: Sender, *, draft: bool) -> None:
@@ -143,17 +181,17 @@ def _open_sessions(sender: Sender, *, draft: bool) -> None:
 
 def _transfer(sender: Sender, attempt: AttemptReport, *, draft: bool, verify: bool) -> None:
     """Run one pass on this rank; on the sender, check the engines after the last one."""
-    trainer = sender.channel.trainer
-    assert trainer is not None, "the push reconnects before it sends where there is no trainer"
     sender.source.draft = sender.client.draft = draft
     sender.source.begin_pass()
     sender.client.begin_session()
     try:
-        trainer.send_weights()
+        sender.channel.send()
     except (SourceFailed, PeerLost):
         raise
-    except Exception:
+    except Exception as error:
         sender.source.finish_pass()  # the other ranks are in its gathers, or will be
+        if sender.client.failure is not None:  # what a channel that was dropped raises says less
+            raise sender.client.failure from error
         raise
     finally:
         attempt.bytes_sent += sender.source.bytes_yielded

@@ -21,17 +21,19 @@ class Steps:
     Args:
         agreement: of all ranks.
         rank: this rank.
+        sends: whether this rank controls engines.
         report: receives the seconds of each step.
     """
 
-    def __init__(self, agreement: Agreement, *, rank: int, report: PushReport) -> None:
+    def __init__(self, agreement: Agreement, *, rank: int, sends: bool, report: PushReport) -> None:
         self._agreement = agreement
         self._rank = rank
+        self._sends = sends
         self._report = report
 
-    def on_sender(self, step: str, work: Work) -> Decision:
-        """Run a step on rank 0; the other ranks wait for its outcome."""
-        return self.on_every_rank(step, work if self._rank == 0 else _nothing_to_do)
+    def on_senders(self, step: str, work: Work) -> Decision:
+        """Run a step on the ranks that control engines; the others wait for its outcome."""
+        return self.on_every_rank(step, work if self._sends else _nothing_to_do)
 
     def on_every_rank(self, step: str, work: Work) -> Decision:
         """Run a step and agree on its outcome; an exception of it is a cause, not raised.
@@ -70,4 +72,4 @@ class Steps:
 
 
 def _nothing_to_do() -> None:
-    """What the ranks other than the sender do in a step of the sender."""
+    """What the other ranks do in a step of the senders."""

@@ -2,15 +2,20 @@
 
 A push, on every rank, in agreed steps (A = all ranks agree on the outcome):
 
-    quiesce   rank 0: pause and flush every engine                                  A
-    attempt   rank 0: start on every engine                                         A
+    quiesce   the sender: pause and flush every engine                              A
+    attempt   the sender: start on every engine                                     A
               every rank: one pass; the sender: update, finish; then the draft's    A
-    commit    rank 0: publish the version, read it back                             A
-    resume    rank 0: resume every engine                                           A
+    commit    the sender: publish the version, read it back                         A
+    resume    the sender: resume every engine                                       A
 
 A failure anywhere in an attempt: every engine is cleaned up, the channel is rebuilt on a fresh
 port, and the whole model is sent once more. A second failure raises on every rank, with generation
 paused and the version unchanged.
+
+The sender is rank 0. Where each engine has a rank of its own that sends to it (expert routing: the
+leader of the engine's slot), each of them does the sender's part for its engines, in the same
+steps. Where pipeline stages send in turn, rank 0 controls the engines and each stage's sender opens
+its channel and sends its layers when its turn comes (``resync/pipeline.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from functools import partial
 
 import torch.distributed as dist
 
-from resync.agreement import Agreement, Code
+from resync.agreement import Agreement, Code, Decision
 from resync.channel import Channel, OpenChannel
 from resync.client import WeightSyncClient
 from resync.engine_control import EngineControl
@@ -38,9 +43,11 @@ from resync.errors import (
     describe,
 )
 from resync.fleet import Fleet
-from resync.generation import publish, quiesce, restore, resume
+from resync.generation import pause_again, publish, quiesce, restore, resume
 from resync.observer import Observer, unobserved
+from resync.pipeline import PipelineStages, in_turn
 from resync.policy import policy_for
+from resync.quarantine import ON_STUCK
 from resync.report import PushReport
 from resync.resend import MAX_ATTEMPTS, Sender, send_weights_with_resync
 from resync.source import ResumableWeightSource, WeightSource
@@ -50,10 +57,10 @@ from resync.timeouts import PushTimeouts, check_group_timeouts, default_group_ti
 logger = logging.getLogger("resync")
 
 CONNECT_ATTEMPTS = 2
-MakeFleet = Callable[[Sequence[str], PushTimeouts, Observer], Fleet]
+MakeFleet = Callable[[Mapping[int, str], PushTimeouts, Observer], Fleet]
 
 
-def _http_fleet(urls: Sequence[str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
+def _http_fleet(urls: Mapping[int, str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
     return Fleet(urls, timeouts, observe=observe)
 
 
@@ -74,11 +81,16 @@ class WeightUpdater:
         trainer_groups: name -> time-out in seconds of the process groups that a pass runs
             collectives on; the default group where not given.
         strict: raise where one of them expires before a request does, instead of warning.
+        on_stuck: what becomes of an engine that no push can bring back (stuck, dead, in need of a
+            restart): ``raise``, or ``quarantine`` it and go on with the others.
+        stages: who sends which pipeline stage, where each sends its own; by default one rank sends
+            everything.
         observe: hears each step of this rank.
         make_fleet: replaces HTTP, for tests.
 
     Raises:
-        ValueError: unknown transport, or ``draft`` with a source that has no such flag.
+        ValueError: unknown transport or ``on_stuck``, or ``draft`` with a source that has no such
+            flag; ``stages`` with a transport, a draft or an ``on_stuck`` that they do not go with.
         TimeoutOrderError: ``strict``, and a process group is too short.
     """
 
@@ -94,6 +106,8 @@ class WeightUpdater:
         mark_dirty: bool = False,
         trainer_groups: Mapping[str, float] | None = None,
         strict: bool = False,
+        on_stuck: str = "raise",
+        stages: PipelineStages | None = None,
         observe: Observer = unobserved,
         make_fleet: MakeFleet = _http_fleet,
     ) -> None:
@@ -103,9 +117,18 @@ class WeightUpdater:
                 f"model too, found none on {type(source).__name__}: both sessions would get the "
                 "target's weights."
             )
+        if on_stuck not in ON_STUCK:
+            raise ValueError(
+                f"on_stuck: expected one of {', '.join(ON_STUCK)}, found {on_stuck!r}."
+            )
+        self.policy = policy_for(transport)
+        if stages is not None and (draft or on_stuck != "raise" or not self.policy.coupled):
+            raise ValueError(
+                "stages: expected transport nccl, no draft and on_stuck raise, as stages that send "
+                f"in turn go with no others, found {transport}, draft {draft} and {on_stuck}."
+            )
         self.weight_version = start_version
         self.timeouts = timeouts or PushTimeouts()
-        self.policy = policy_for(transport)
         self.source = ResumableWeightSource(source, observe=observe)
         groups = default_group_timeouts() if trainer_groups is None else trainer_groups
         check_group_timeouts(self.timeouts, groups, strict=strict)
@@ -113,17 +136,21 @@ class WeightUpdater:
         self._open_channel = open_channel
         self._has_draft = draft
         self._mark_dirty = mark_dirty
+        self._quarantines = on_stuck == "quarantine"
         self._observe = observe
         self._make_fleet = make_fleet
-        self._fleet: Fleet | None = None
+        self._stages = stages
+        self._fleet: Fleet | None = None  # of the engines that this rank controls
+        self._sending: Fleet | None = None  # of those that it sends to only
         self._channel: Channel | None = None
         self._client: WeightSyncClient | None = None
+        self._sends = False
         self._agreement: Agreement | None = None
         self._lost: ResyncError | None = None
 
     # ---- connecting ----
 
-    def connect(self, engines: Sequence[str]) -> int:
+    def connect(self, engines: Sequence[str], owners: Sequence[int] | None = None) -> int:
         """Connect to the engines and open the channel; once more on a fresh port if that failed.
 
         An engine that an earlier trainer left in the middle of a session is found by its first
@@ -131,6 +158,8 @@ class WeightUpdater:
 
         Args:
             engines: one ``http://host:port`` an engine, the same on every rank.
+            owners: for each engine the rank that sends to it, the same on every rank; rank 0 by
+                default.
 
         Returns:
             How many channels were built: 1, or 2.
@@ -138,13 +167,15 @@ class WeightUpdater:
         Raises:
             ConnectFailed: on every rank, with the same causes; generation is untouched.
             PeerLost: a rank was lost.
+            ValueError: not one owner for each engine, or several where engines are quarantined.
         """
         self._require_peers()
+        owners = self._checked_owners(engines, owners)
         if self._agreement is not None:
             raise UpdaterUnusable("expected an updater that is not connected; call close() first.")
         self._agreement = Agreement(timeout_s=self.timeouts.agreement_s, observe=self._observe)
         try:
-            return self._connect(engines)
+            return self._connect(engines, owners)
         except PeerLost as error:
             self._lost = error
             raise
@@ -152,30 +183,54 @@ class WeightUpdater:
             self.close()
             raise
 
-    def _connect(self, engines: Sequence[str]) -> int:
+    def _checked_owners(
+        self, engines: Sequence[str], owners: Sequence[int] | None
+    ) -> Sequence[int]:
+        if owners is None:
+            return [0] * len(engines)
+        if len(owners) != len(engines):
+            raise ValueError(
+                f"owners: expected one rank for each of {len(engines)} engines, found "
+                f"{list(owners)}."
+            )
+        if self._quarantines and len(set(owners)) > 1:
+            raise ValueError(
+                "on_stuck: expected raise, as several ranks send and none knows whether engines "
+                f"are left to another, found quarantine with owners {list(owners)}."
+            )
+        return owners
+
+    def _connect(self, engines: Sequence[str], owners: Sequence[int]) -> int:
         assert self._agreement is not None
-        if not self._agreement.same_everywhere(zlib.crc32("\n".join(engines).encode())):
+        given = "\n".join(f"{owner} {url}" for owner, url in zip(owners, engines, strict=True))
+        if not self._agreement.same_everywhere(zlib.crc32(given.encode())):
             raise ConnectFailed(
                 "expected the same engines on every trainer rank, found different lists; this rank "
-                f"has {list(engines)}. Take one snapshot of the engines and give it to all ranks. "
-                "No engine was touched.",
+                f"has {list(engines)}, sent to by ranks {list(owners)}. Take one snapshot of the "
+                "engines and give it to all ranks. No engine was touched.",
                 (),
             )
-        steps = Steps(self._agreement, rank=self._rank, report=PushReport(version="connect"))
-        decision = steps.on_sender("look", partial(self._look, engines))
-        self._client = WeightSyncClient(self._fleet, self.policy)
+        own = {i: url for i, url in enumerate(engines) if owners[i] == self._rank}
+        self._sends = bool(own)
+        sent = {}
+        if self._stages is not None and self._rank in self._stages.senders[1:]:
+            sent = dict(enumerate(engines))
+        steps = self._steps(PushReport(version="connect"))
+        decision = steps.on_every_rank("look", partial(self._look, own, sent))
+        self._client = WeightSyncClient(self._fleet or self._sending, self.policy)
+        self._client.leaves_open = self._stages is not None
         self._channel = Channel(
             self._open_channel, self._client, self.source, self.timeouts, observe=self._observe
         )
         builds = 0
         while decision.ok and builds < CONNECT_ATTEMPTS:
             builds += 1
-            opened = steps.on_every_rank("connect", self._channel.open)
+            opened = self._open(steps)
             if opened.ok:
                 return builds
             decision = opened
             if builds < CONNECT_ATTEMPTS:
-                decision = steps.on_sender("come_to_rest", self._come_to_rest)
+                decision = steps.on_every_rank("come_to_rest", self._come_to_rest)
         raise ConnectFailed(
             f"connecting to {len(engines)} engines failed after {builds} channels: "
             f"{describe(decision.causes)}",
@@ -183,8 +238,28 @@ class WeightUpdater:
             attempts=builds,
         )
 
-    def _look(self, engines: Sequence[str]) -> None:
-        """Read each engine's size and label, and take that label for the one before the push."""
+    def _open(self, steps: Steps) -> Decision:
+        assert self._channel is not None
+        if self._stages is None:
+            return steps.on_every_rank("connect", self._channel.open)
+        return in_turn(self._stages, steps, "connect", self._channel.open)
+
+    def _steps(self, report: PushReport) -> Steps:
+        assert self._agreement is not None
+        return Steps(self._agreement, rank=self._rank, sends=self._sends, report=report)
+
+    def _look(self, engines: Mapping[int, str], sent: Mapping[int, str]) -> None:
+        """Read each engine's size and label, and take that label for the one before the push.
+
+        Args:
+            engines: those that this rank controls.
+            sent: those that it sends to only.
+        """
+        if sent:
+            self._sending = self._make_fleet(sent, self.timeouts, self._observe)
+            self._sending.each(EngineControl.world_size)
+        if not engines:
+            return
         self._fleet = self._make_fleet(engines, self.timeouts, self._observe)
 
         async def look(engine: EngineControl) -> None:
@@ -201,8 +276,9 @@ class WeightUpdater:
         async def rest(engine: EngineControl) -> None:
             await engine.line.until_idle("init")
 
-        if self._fleet is not None:
-            self._fleet.each(rest)
+        for fleet in (self._fleet, self._sending):
+            if fleet is not None:
+                fleet.each(rest)
 
     # ---- pushing ----
 
@@ -222,13 +298,15 @@ class WeightUpdater:
         if self._agreement is None or self._channel is None or self._client is None:
             raise UpdaterUnusable("expected a connected updater; call connect() first.")
         report = PushReport(version=str(self.weight_version + 1))
-        steps = Steps(self._agreement, rank=self._rank, report=report)
+        steps = self._steps(report)
         sender = Sender(
             channel=self._channel,
             client=self._client,
             source=self.source,
             fleet=self._fleet,
             has_draft=self._has_draft,
+            quarantines=self._quarantines,
+            stages=self._stages,
             dirty_label=f"updating:{report.version}" if self._mark_dirty else None,
         )
         try:
@@ -245,29 +323,33 @@ class WeightUpdater:
         fleet = sender.fleet
 
         def quiesce_all() -> Code:
-            restarted = fleet is not None and quiesce(fleet)
-            return Code.RECONNECT if restarted or sender.channel.needs_rebuild else Code.OK
+            rejoin = fleet is not None and quiesce(fleet, quarantines=self._quarantines)
+            if self._stages is not None:
+                return Code.OK  # every turn opens its channel
+            return Code.RECONNECT if rejoin or sender.channel.needs_rebuild else Code.OK
 
         decision = steps.on_every_rank("quiesce", quiesce_all)
+        what = "quiescing"
         if decision.code is Code.RECONNECT:
+            what = "reconnecting"
             decision = steps.on_every_rank("reconnect", sender.channel.open)
-            if not decision.ok:
-                restored = steps.on_sender("restore", lambda: restore(fleet) if fleet else None)
-                self._fail(report, "reconnecting", (*decision.causes, *restored.causes))
         if not decision.ok:
-            self._fail(report, "quiescing", decision.causes)
+            restored = steps.on_senders("restore", lambda: restore(fleet) if fleet else None)
+            self._fail(report, what, (*decision.causes, *restored.causes))
         if send_weights_with_resync(sender, steps, report):
             causes = [cause for attempt in report.attempts for cause in attempt.causes]
             self._fail(report, f"sending, {MAX_ATTEMPTS} attempts", causes)
-        decision = steps.on_sender(
+        decision = steps.on_senders(
             "commit", lambda: publish(fleet, report.version, report) if fleet else None
         )
         if not decision.ok:
             self._fail(report, "publishing the version", decision.causes)
         self.weight_version += 1
-        decision = steps.on_sender("resume", lambda: resume(fleet, report) if fleet else None)
+        decision = steps.on_senders("resume", lambda: resume(fleet, report) if fleet else None)
         if not decision.ok:
-            self._fail(report, "resuming", decision.causes)
+            paused = steps.on_senders("pause_again", lambda: pause_again(fleet) if fleet else None)
+            self._fail(report, "resuming", (*decision.causes, *paused.causes))
+        report.degraded = decision.code is Code.DEGRADED
 
     def _fail(self, report: PushReport, what: str, causes: Sequence[Cause]) -> None:
         if self._fleet is not None:
@@ -287,20 +369,22 @@ class WeightUpdater:
 
     # ---- the end ----
 
-    def reconnect(self, engines: Sequence[str]) -> int:
+    def reconnect(self, engines: Sequence[str], owners: Sequence[int] | None = None) -> int:
         """Close and connect again, to other engines or after a `ConnectFailed`."""
         self.close()
-        return self.connect(engines)
+        return self.connect(engines, owners)
 
     def close(self) -> None:
         """Drop the channel and the connections. Touches no engine; a second call does nothing."""
         channel, self._channel = self._channel, None
-        fleet, self._fleet = self._fleet, None
+        fleets = (self._fleet, self._sending)
+        self._fleet = self._sending = None
         agreement, self._agreement = self._agreement, None
         self._client = None
         if channel is not None:
             channel.close()
-        if fleet is not None:
-            fleet.close()
+        for fleet in fleets:
+            if fleet is not None:
+                fleet.close()
         if agreement is not None:
             agreement.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from harness.contracts import TargetContext
@@ -26,7 +26,7 @@ class Believed(Replies):
         """Say nothing."""
 
 
-def _fleet(urls: Sequence[str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
+def _fleet(urls: Mapping[int, str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
     fleet = Fleet(urls, timeouts, observe=observe)
     for engine in fleet.engines:
         engine.replies = Believed(engine.line)

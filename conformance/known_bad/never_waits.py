@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from harness.contracts import TargetContext
 from harness.targets.resync_target import ResyncTarget
@@ -25,7 +25,7 @@ class Trusting(EngineControl):
         """Do not look."""
 
 
-def _fleet(urls: Sequence[str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
+def _fleet(urls: Mapping[int, str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
     fleet = Fleet(urls, timeouts, observe=observe)
     for engine in fleet.engines:
         engine.__class__ = Trusting

@@ -32,7 +32,7 @@ class BareUpdater:
         """Open the channel once; nothing is agreed on."""
         context = self.context
         if context.rank == 0:
-            urls = [engine.url for engine in context.engines]
+            urls = {engine.index: engine.url for engine in context.engines}
             self.fleet = Fleet(urls, self.timeouts, observe=context.observe)
             self.fleet.each(EngineControl.world_size)
         source = ResumableWeightSource(context.source, observe=context.observe)
@@ -55,9 +55,8 @@ class BareUpdater:
         if self.fleet is not None:
             self.fleet.each(EngineControl.start)
         assert self.channel is not None
-        assert self.channel.trainer is not None
         self.source.begin_pass()
-        self.channel.trainer.send_weights()
+        self.channel.send()
 
     def publish(self, version: str) -> None:
         """Set the version on every engine, from rank 0."""

@@ -16,7 +16,7 @@ class ResumeInFinally:
         self._fleet: Fleet | None = None
         if context.rank == 0:
             timeouts = PushTimeouts(request_s=context.timeouts.request_s)
-            self._fleet = Fleet([engine.url for engine in context.engines], timeouts)
+            self._fleet = Fleet({engine.index: engine.url for engine in context.engines}, timeouts)
 
     def connect(self) -> Mapping[str, Json]:
         return self._good.connect()

@@ -27,6 +27,7 @@ from fakes.engine.metrics import WeightOperations
 from fakes.engine.profiles import profile_named
 from fakes.engine.routes_weights import core_of
 from fakes.engine.worker import Worker
+from fakes.model_spec import SHAPES
 from harness.contracts import Injector, Recorder
 
 TransferMaker = Callable[[int], WorkerTransfer | None]  # worker's rank -> its end of the data plane
@@ -46,6 +47,7 @@ class EngineConfig:
         draft: whether there is a draft model.
         backend: ``nccl``, ``ipc``, or ``None`` for an engine without weight transfer.
         profile: name of the session rules.
+        model: a key of `fakes.model_spec.SHAPES`.
         token_interval_s: time between two tokens of a completion, in seconds.
     """
 
@@ -54,6 +56,7 @@ class EngineConfig:
     draft: bool = False
     backend: str | None = "nccl"
     profile: str = "vllm-0.32"
+    model: str = "fake"
     token_interval_s: float = 0.01
 
 
@@ -85,7 +88,7 @@ def build_engine(
         harness: whether to serve ``/harness/state``.
     """
     profile = profile_named(config.profile)
-    model = partial(Model, seed=config.seed, world_size=config.workers)
+    model = partial(Model, seed=config.seed, world_size=config.workers, shape=SHAPES[config.model])
     workers = [
         Worker(
             rank,

@@ -11,7 +11,7 @@ Source: vLLM 0.32, ``model_executor/model_loader/reload/layerwise.py`` and ``met
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -30,6 +30,8 @@ CLASSES: Mapping[str, str] = {
     "mlp": "LlamaMLP",
     "qkv_proj": "QKVParallelLinear",
     "o_proj": "RowParallelLinear",
+    "gate": "ReplicatedLinear",
+    "experts": "FusedMoE",
     "gate_up_proj": "MergedColumnParallelLinear",
     "down_proj": "RowParallelLinear",
     "input_layernorm": "RMSNorm",
@@ -169,16 +171,26 @@ class Model:
         epoch: grows before every write; equal epochs mean equal bytes while the worker is idle.
     """
 
-    def __init__(self, *, seed: int, rank: int, world_size: int, draft: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
+        draft: bool = False,
+        shape: model_spec.ModelShape = model_spec.TINY,
+    ) -> None:
         self.draft = draft
         self.epoch = 0
         self._has_buffers = True
         self._rank = rank
         self._slots: dict[str, tuple[Layer, Slot]] = {}
-        self.layers: tuple[Layer, ...] = tuple(self._build(seed, rank, world_size))
+        sources = model_spec.source_tensors(draft=draft, shape=shape)
+        self.layers: tuple[Layer, ...] = tuple(self._build(sources, seed, rank, world_size))
 
-    def _build(self, seed: int, rank: int, world_size: int) -> Iterator[Layer]:
-        sources = model_spec.source_tensors(draft=self.draft)
+    def _build(
+        self, sources: Iterable[model_spec.SourceTensor], seed: int, rank: int, world_size: int
+    ) -> Iterator[Layer]:
         for param, group in groupby(sources, key=lambda source: source.param):
             slots: dict[str, Slot] = {}
             shards = []

@@ -64,8 +64,8 @@ def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.sock
 
     Args:
         config: ``index``, ``workers``, ``gpu_offset`` (global number of worker 0), ``seed``,
-            ``draft``, ``backend``, ``profile``, ``rendezvous_s``, ``journal`` (path), ``faults``
-            and ``token_interval_s``.
+            ``draft``, ``backend``, ``profile``, ``model``, ``rendezvous_s``, ``journal`` (path),
+            ``faults`` and ``token_interval_s``.
         channel: the launcher's; takes ``{"cmd": "push", "n": 2}`` and ``{"cmd": "disarm"}``.
         sockets: one TCP listener, bound and listening.
     """
@@ -80,6 +80,7 @@ def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.sock
         draft=config["draft"],
         backend=config["backend"],
         profile=config["profile"],
+        model=config.get("model", "fake"),
         token_interval_s=config["token_interval_s"],
     )
 

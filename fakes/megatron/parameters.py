@@ -1,4 +1,4 @@
-"""The parameters that one rank holds: its pipeline stage's, and of those its tensor shard."""
+"""The parameters that one rank holds: its stage's layers, its experts, its tensor shards."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ def owner_stages(layout: Layout, *, draft: bool, shape: ModelShape = TINY) -> di
     return stages
 
 
+def owner_of_expert(layout: Layout, tensor: SourceTensor, shape: ModelShape) -> int | None:
+    """Return the expert parallel rank that holds a tensor; ``None`` where every one does."""
+    if tensor.expert is None:
+        return None
+    return tensor.expert * layout.expert // shape.num_experts
+
+
 class ShardedParameters:
     """One model's parameters as a Megatron rank stores them, q, k, v and gate, up fused.
 
@@ -63,7 +70,8 @@ class ShardedParameters:
         parts: dict[str, list[torch.Tensor]] = {}
         self._rows: dict[str, tuple[str, int, int]] = {}  # source tensor -> parameter, start, rows
         for tensor in source_tensors(draft=draft, shape=shape):
-            if stages[tensor.name] != place["pp"]:
+            elsewhere = owner_of_expert(layout, tensor, shape) not in (None, place["ep"])
+            if stages[tensor.name] != place["pp"] or elsewhere:
                 continue
             shard = _shard(tensor, seed=seed, step=step, rank=place["tp"], size=layout.tensor)
             fused = parts.setdefault(tensor.param, [])
@@ -79,7 +87,7 @@ class ShardedParameters:
         """Return this rank's shard of one source tensor, a view into its parameter.
 
         Raises:
-            KeyError: another stage holds it.
+            KeyError: another stage, or another expert parallel rank, holds it.
         """
         parameter, start, rows = self._rows[name]
         return self._parameters[parameter].narrow(0, start, rows)

@@ -20,10 +20,11 @@ from typing import Any
 
 from fakes.megatron.evidence import collectives
 from fakes.megatron.layout import Layout
+from fakes.megatron.roles import Roles
 from fakes.megatron.source import MegatronWeightSource
 from fakes.megatron.world import World
 from fakes.model_spec import SHAPES, TINY, ModelShape, source_tensors
-from fakes.send_loops import ChannelSettings
+from fakes.send_loops import ChannelSettings, Slot
 from harness.contracts import (
     Channel,
     EngineAddress,
@@ -49,9 +50,10 @@ class RankProcess:
         config: ``rank``, ``layout``, ``store`` (rendezvous file), ``seed``, ``engines``,
             ``transport``, ``packed``, ``draft``, ``timeouts``, ``scratch``, ``journal``,
             ``faults``, ``push`` (the push that this process starts in), ``target`` and
-            ``target_options``; and, where they are not the fakes' own, ``shape`` (a key of
-            `fakes.model_spec.SHAPES`) and ``opener`` (``package.module:function`` with the
-            arguments of `fakes.send_loops.open_channel`).
+            ``target_options``; and, where they are not the fakes' own, ``model`` (a key of
+            `fakes.model_spec.SHAPES`), ``senders`` (``one``, ``slots`` or ``stages``) and
+            ``opener`` (``package.module:function`` with the arguments of
+            `fakes.send_loops.open_channel`).
         channel: the launcher's.
     """
 
@@ -67,30 +69,40 @@ class RankProcess:
             push=config["push"],
         )
         timeouts = Timeouts(**config["timeouts"])
+        layout = Layout(**config["layout"])
+        self._roles = Roles(
+            config.get("senders", "one"), layout, num_engines=len(config["engines"])
+        )
         self._world = World(
-            Layout(**config["layout"]),
+            layout,
             rank=self.rank,
             store_path=Path(config["store"]),
             timeout_s=timeouts.process_group_s,
+            kinds=("tp", "pp") if layout.expert == 1 else ("tp", "pp", "ep"),
+            slot=self._roles.slot(self.rank),
         )
-        self._shape = SHAPES[config.get("shape", "fake")]
+        self._shape = SHAPES[config.get("model", "fake")]
         self._source = MegatronWeightSource(
             self._world,
             seed=config["seed"],
             injector=self._injector,
             record=self._record,
             shape=self._shape,
+            own_stage=bool(self._roles.stages),
         )
         self._target = self._build_target(config, timeouts)
         self.commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def _build_target(self, config: Mapping[str, Json], timeouts: Timeouts) -> Target:
         engines = tuple(EngineAddress(**engine) for engine in config["engines"])
+        roles, slot = self._roles, self._roles.slot(self.rank)
         settings = ChannelSettings(
             transport=config["transport"],
             packed=config["packed"],
             rank=self.rank,
+            sender=roles.sender_of(self.rank),
             total_workers=sum(engine.workers for engine in engines),
+            slot=Slot(slot, self._world.slot_group, roles.gpus_of(slot, engines)) if slot else None,
             rendezvous_s=timeouts.rendezvous_s,
             scratch_dir=Path(config["scratch"]),
             injector=self._injector,
@@ -108,6 +120,9 @@ class RankProcess:
             source=self._source,
             open_channel=partial(open_channel, settings),
             observe=self._observe,
+            owners=roles.owners,
+            stages=roles.stages,
+            stage=self._world.coordinates["pp"],
             options=config["target_options"],
         )
         return resolve(config["target"])(context)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from fakes.megatron.parameters import ShardedParameters, owner_stages
+from fakes.megatron.parameters import ShardedParameters, owner_of_expert, owner_stages
 from fakes.megatron.world import World
 from fakes.model_spec import TINY, ModelShape, SourceTensor, source_tensors
 from harness.contracts import Injector, Recorder
@@ -35,6 +35,8 @@ class MegatronWeightSource:
         injector: visited at ``rank.gather`` before each tensor.
         record: gets a ``gather`` event as each begins and ends.
         shape: the model's extents.
+        own_stage: yield only the tensors of this rank's pipeline stage, whose ranks then iterate
+            by themselves.
 
     Attributes:
         step: the push whose weights are sent; set it before the push.
@@ -49,6 +51,7 @@ class MegatronWeightSource:
         injector: Injector,
         record: Recorder,
         shape: ModelShape = TINY,
+        own_stage: bool = False,
     ) -> None:
         self.step = 0
         self.draft = False
@@ -57,6 +60,7 @@ class MegatronWeightSource:
         self._injector = injector
         self._record = record
         self._shape = shape
+        self._own_stage = own_stage
         self._parameters: dict[bool, tuple[int, ShardedParameters]] = {}  # draft -> step, weights
         self._metadata: dict[bool, list[ParamMeta]] = {}
 
@@ -69,11 +73,16 @@ class MegatronWeightSource:
         return self._metadata[self.draft]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield ``(Hugging Face name, full float32 tensor)``, the same on every rank."""
+        """Yield ``(Hugging Face name, full float32 tensor)``, the same on every rank.
+
+        With ``own_stage`` the same on every rank of a pipeline stage.
+        """
         draft = self.draft
         parameters = self._current_parameters()
         stages = owner_stages(self._world.layout, draft=draft, shape=self._shape)
         for tensor in source_tensors(draft=draft, shape=self._shape):
+            if self._own_stage and stages[tensor.name] != self._world.coordinates["pp"]:
+                continue
             self._injector.reach("rank.gather", tensor=tensor.name)
             self._record("gather", tensor=tensor.name, phase="begin")
             full = self._gather(tensor, parameters, stages[tensor.name])
@@ -97,15 +106,27 @@ class MegatronWeightSource:
     def _gather(
         self, tensor: SourceTensor, parameters: ShardedParameters, owner: int
     ) -> torch.Tensor:
-        """Gather over the owner stage's tensor parallel ranks, then broadcast to the stages."""
-        if self._world.coordinates["pp"] == owner:
-            full = self._gather_shards(tensor, parameters.shard(tensor.name))
-        else:
+        """Gather over the tensor parallel ranks that hold it; they give it to the others.
+
+        An expert first goes from the ranks that hold it to the other expert parallel ones, then
+        everything from the owner's pipeline stage to the others.
+        """
+        place, world = self._world.coordinates, self._world
+        expert_owner = owner_of_expert(world.layout, tensor, self._shape)
+        if place["pp"] != owner or expert_owner not in (None, place["ep"]):
             full = torch.empty(tensor.shape)
-        stages = self._world.ranks("pp")
-        if len(stages) > 1:
-            dist.broadcast(full, src=stages[owner], group=self._world.group("pp"))
+        else:
+            full = self._gather_shards(tensor, parameters.shard(tensor.name))
+        if expert_owner is not None and place["pp"] == owner:
+            self._broadcast(full, "ep", expert_owner)
+        if not self._own_stage:
+            self._broadcast(full, "pp", owner)
         return full
+
+    def _broadcast(self, full: torch.Tensor, kind: str, owner: int) -> None:
+        ranks = self._world.ranks(kind)
+        if len(ranks) > 1:
+            dist.broadcast(full, src=ranks[owner], group=self._world.group(kind))
 
     def _gather_shards(self, tensor: SourceTensor, shard: torch.Tensor) -> torch.Tensor:
         ranks = self._world.ranks("tp")

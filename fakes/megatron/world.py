@@ -27,6 +27,7 @@ class World:
         store_path: a Unix socket to be, where rank 0 serves the store; in a short path.
         timeout_s: time-out of each collective, of every group, in seconds.
         kinds: the kinds of groups to make; a group costs each member some milliseconds.
+        slot: the ranks of this rank's engine slot, for a group of them.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class World:
         store_path: Path,
         timeout_s: float,
         kinds: Sequence[str] = ("tp", "pp"),
+        slot: Sequence[int] = (),
     ) -> None:
         torch.set_num_threads(1)
         self.layout = layout
@@ -59,7 +61,8 @@ class World:
         self._groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {
             tuple(range(self.world_size)): dist.group.WORLD
         }
-        for kind in kinds:
+        self._ranks["slot"] = list(slot) or [rank]
+        for kind in (*kinds, "slot"):
             ranks = self.ranks(kind)
             if len(ranks) > 1 and tuple(ranks) not in self._groups:
                 self._groups[tuple(ranks)] = dist.new_group(
@@ -79,6 +82,11 @@ class World:
         group = self._groups[tuple(self.ranks(kind))]
         assert group is not None
         return group
+
+    @property
+    def slot_group(self) -> dist.ProcessGroup | None:
+        """The group of this rank's engine slot; ``None`` where it is alone in it."""
+        return self.group("slot") if len(self.ranks("slot")) > 1 else None
 
     def close(self) -> None:
         """Leave every group; joins gloo's threads (tens of milliseconds)."""

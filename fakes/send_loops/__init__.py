@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from fakes.send_loops.expert import open_expert
 from fakes.send_loops.ipc import IpcTrainerEngine, open_ipc
 from fakes.send_loops.nccl import NcclTrainerEngine, open_nccl
 from fakes.send_loops.protocols import WeightSource, WeightSyncClient
-from fakes.send_loops.settings import ChannelSettings
+from fakes.send_loops.settings import ChannelSettings, Slot
 
 __all__ = [
     "TRANSPORTS",
     "ChannelSettings",
+    "Slot",
     "find_opener",
     "open_channel",
     "open_ipc",
@@ -37,6 +39,8 @@ def open_channel(
         ValueError: unknown transport.
         Exception: the channel could not be opened.
     """
+    if settings.slot is not None:
+        return open_expert(settings, client, source)
     return find_opener(TRANSPORTS, settings.transport)(settings, client, source)
 
 

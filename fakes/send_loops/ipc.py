@@ -24,7 +24,8 @@ class IpcTrainerEngine:
     """Sends weights by handles to shared memory; made by `open_ipc`.
 
     Every rank exports its copy for the engine workers on its own GPU: rank ``r`` for each
-    ``GPU-<n>`` with ``n % world_size == r``. Collectives run on the default process group.
+    ``GPU-<n>`` with ``n % world_size == r``. Collectives run on the default process group; of a
+    slot, on the slot's.
 
     Attributes:
         client: the engines' control plane.
@@ -43,8 +44,13 @@ class IpcTrainerEngine:
         self.packed = settings.packed
         self.exporter = SharedMemoryExporter(settings.scratch_dir)
         self._settings = settings
-        self._world_size = dist.get_world_size() if dist.is_initialized() else 1
-        self._gpu_uuids = own_gpus(settings, self._world_size)
+        slot = settings.slot
+        self._group = None if slot is None else slot.group  # None: the default one
+        if slot is not None:
+            self._num_ranks = len(slot.ranks)
+        else:
+            self._num_ranks = dist.get_world_size() if dist.is_initialized() else 1
+        self._gpu_uuids = own_gpus(settings, self._num_ranks)
 
     def send_weights(self) -> None:
         """Push every tensor of the source; called on every rank.
@@ -86,9 +92,9 @@ class IpcTrainerEngine:
 
     def _all_gather_and_merge_handles(self, handles: list[Handles]) -> list[Handles]:
         """Return, on the sender, one ``{gpu uuid: handle}`` of all ranks for each entry."""
-        if self._world_size == 1:
+        if self._num_ranks == 1:
             return handles
-        gathered = _all_gather_json(handles, self._world_size)
+        gathered = _all_gather_json(handles, self._num_ranks, self._group)
         self._barrier()
         if not self.is_sender:
             return [{} for _ in handles]
@@ -119,11 +125,14 @@ class IpcTrainerEngine:
         )
 
     def _barrier(self) -> None:
-        if self._world_size > 1:
-            self._settings.injector.reach("rank.barrier")
-            self._settings.record("barrier", phase="begin")
-            dist.barrier()
-            self._settings.record("barrier", phase="end")
+        if self._num_ranks > 1:
+            self._barrier_of(self._group)
+
+    def _barrier_of(self, group: dist.ProcessGroup | None) -> None:
+        self._settings.injector.reach("rank.barrier")
+        self._settings.record("barrier", phase="begin")
+        dist.barrier(group)
+        self._settings.record("barrier", phase="end")
 
     def shutdown(self) -> None:
         """Release whatever is still exported. Idempotent."""
@@ -132,20 +141,23 @@ class IpcTrainerEngine:
 
 def own_gpus(settings: ChannelSettings, world_size: int) -> list[str]:
     """Return the GPUs that this rank exports for: those of the engine workers beside it."""
+    if (slot := settings.slot) is not None:
+        place = slot.ranks.index(settings.rank)
+        return [f"GPU-{number}" for number in slot.gpus[place::world_size]]
     num_gpus = max(settings.total_workers, world_size)
     return [f"GPU-{number}" for number in range(settings.rank, num_gpus, world_size)]
 
 
-def _all_gather_json(value: Json, world_size: int) -> list[Json]:
+def _all_gather_json(value: Json, world_size: int, group: dist.ProcessGroup | None) -> list[Json]:
     """Return every rank's value: ``all_gather_object``'s two collectives, without pickling."""
     data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size)]
-    dist.all_gather(sizes, torch.tensor([data.numel()]))
+    dist.all_gather(sizes, torch.tensor([data.numel()]), group=group)
     longest = int(max(size.item() for size in sizes))
     padded = torch.zeros(longest, dtype=torch.uint8)
     padded[: data.numel()] = data
     gathered = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.all_gather(gathered, padded)
+    dist.all_gather(gathered, padded, group=group)
     return [
         json.loads(bytes(part[: int(size.item())].tolist()))
         for part, size in zip(gathered, sizes, strict=True)

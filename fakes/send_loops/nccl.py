@@ -55,7 +55,7 @@ class NcclTrainerEngine:
         settings = self._settings
         port = free_port()
         settings.injector.reach("rank.bind", port=port)
-        world_size = 1 + settings.total_workers
+        world_size = settings.num_members(self.client)
         init_info: dict[str, Json] = {
             "master_address": ADDRESS,
             "master_port": port,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.contracts import Json, TargetContext
-from resync import PushTimeouts, WeightUpdater
+from resync import PipelineStages, PushTimeouts, WeightUpdater
 
 # Engines that wait for each other are given up this long after the first has failed. Production
 # allows for slow disks and big models; the fakes are fast.
@@ -20,7 +20,8 @@ class ResyncTarget:
         self._updater = updater
 
     def connect(self) -> Mapping[str, Json]:
-        return {"attempts": self._updater.reconnect([e.url for e in self._context.engines])}
+        engines = [engine.url for engine in self._context.engines]
+        return {"attempts": self._updater.reconnect(engines, self._context.owners or None)}
 
     def push(self) -> Mapping[str, Json]:
         return self._updater.push().to_json()
@@ -44,6 +45,13 @@ def build(context: TargetContext) -> ResyncTarget:
         timeouts=timeouts,
         draft=context.draft,
         observe=context.observe,
+        stages=_stages(context),
         **context.options,
     )
     return ResyncTarget(context, updater)
+
+
+def _stages(context: TargetContext) -> PipelineStages | None:
+    if not context.stages:
+        return None
+    return PipelineStages(own=context.stage, senders=context.stages)

@@ -65,7 +65,9 @@ def serving_consistent(evidence: Evidence) -> list[str]:
     holds: dict[int, int] = {}  # process -> the push whose weights it must serve; 0 at its start
     for push in evidence.all_pushes:
         for engine in push.after:
-            if push.outcome == "resumed":
+            if push.outcome == "resumed" or (
+                push.outcome == "degraded" and engine.index not in push.quarantined
+            ):
                 holds[engine.process] = push.number
             if engine.paused is False and not engine.stuck:
                 broken += _inconsistent(evidence, push, engine, holds.get(engine.process, 0))
@@ -86,7 +88,8 @@ def _inconsistent(evidence: Evidence, push: PushSeen, engine: EngineSeen, step: 
         broken.append(
             f"after push {push.number}, engine {engine.index} is running, and answers none"
         )
-    if push.outcome == "resumed" and engine.label != push.version:
+    published = push.outcome in ("resumed", "degraded") and engine.index not in push.quarantined
+    if published and engine.label != push.version:
         broken.append(f"{where} under label {engine.label!r}, the trainer counts {push.version!r}")
     return broken
 
@@ -101,8 +104,9 @@ def nothing_torn_served(evidence: Evidence) -> list[str]:
 
 
 def outcome_table(evidence: Evidence) -> list[str]:
-    """Generation is what the outcome allows: running after a push that succeeded; after one that
-    raised, paused everywhere, or as it was if nothing was written."""
+    """Generation is what the outcome allows: running after a push that succeeded, but for engines
+    that it quarantined, which do not run; after one that raised, paused everywhere, or as it was if
+    nothing was written."""
     broken = []
     for push in evidence.all_pushes:
         # A frozen engine does not say, and serves nobody.
@@ -111,6 +115,13 @@ def outcome_table(evidence: Evidence) -> list[str]:
         states = {engine.index: generation(engine) for engine in push.after}
         if push.outcome == "resumed" and set(states.values()) - {"running"}:
             broken.append(f"push {push.number} resumed, but not every engine runs: {states}")
+        if push.outcome == "degraded":
+            running = {index for index, state in states.items() if state == "running"}
+            if not (running and push.quarantined) or running != set(states) - push.quarantined:
+                broken.append(
+                    f"push {push.number} is degraded, and expected every engine to run but for "
+                    f"those quarantined ({sorted(push.quarantined) or 'none'}); found {states}"
+                )
         if push.outcome == "raised" and not all(paused.values()):
             before = {engine.index: engine for engine in push.before}
             changed = [e.index for e in living if not _as_before(e, before.get(e.index))]
@@ -139,15 +150,29 @@ def no_open_session(evidence: Evidence) -> list[str]:
     return [
         f"after push {push.number}, engine {engine.index} has sessions open: {engine.sessions}"
         for push in evidence.all_pushes
-        if push.halted is None and not any(rank.struck for rank in push.ranks.values())
+        if push.halted is None
+        and not any(rank.struck or rank.leaves for rank in push.ranks.values())
         for engine in push.after
         if engine.alive and not engine.stuck and any(engine.sessions)
+        if engine.index not in push.quarantined
     ]
 
 
 def nothing_left_behind(evidence: Evidence) -> list[str]:
-    """No process, port or shared memory is left."""
-    return list(evidence.run.leftovers)
+    """No process, port or shared memory is left; the latter not even between two pushes.
+
+    A rank that was lost, or waits for ever, cannot release its memory.
+    """
+    held = [
+        f"after push {push.number}, {push.exported} pieces of shared memory were not released"
+        for push in evidence.all_pushes
+        if push.exported and push.halted is None and not _lost_a_rank(push)
+    ]
+    return [*held, *evidence.run.leftovers]
+
+
+def _lost_a_rank(push: PushSeen) -> bool:
+    return any(rank.struck or rank.leaves or rank.ending == "died" for rank in push.ranks.values())
 
 
 def clean_push(evidence: Evidence) -> list[str]:

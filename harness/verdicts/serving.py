@@ -31,7 +31,7 @@ class WeightsOf:
             step=number,
             workers=self._scenario.engines.workers,
             draft=draft,
-            kind=self._scenario.engines.kind,
+            model=self._scenario.model,
         )
 
     def name(self, fingerprint: str | None) -> str:

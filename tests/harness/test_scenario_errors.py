@@ -80,8 +80,8 @@ CASES = [
     ("unknown-key", OK + b"enginse: {count: 2}\n",
      ['4:1: enginse: expected a key of <keys>, found "enginse". Did you mean engines?']),
     ("unknown-nested-key", OK + b"trainer: {rank: 2}\n",
-     ["4:11: trainer.rank: expected a key of ranks, pipeline_parallel, expert_parallel, send_loop, "
-      'tensor_parallel, found "rank". Did you mean ranks?']),
+     ["4:11: trainer.rank: expected a key of ranks, pipeline_parallel, expert_parallel, senders, "
+      'send_loop, tensor_parallel, found "rank". Did you mean ranks?']),
     ("wrong-types",
      b"proves: 3\n"
      b"transport: [ipc]\n"
@@ -119,8 +119,8 @@ CASES = [
       "5:20: engines.workers: expected a number that divides 16, the model's narrowest "
       "split dimension, found 3. Use 1, 2, 4, 8 or 16."]),
     ("experts", OK + b"trainer: {expert_parallel: 2}\n",
-     ["4:28: trainer.expert_parallel: expected 1, since experts are not supported yet, "
-      "found 2. Leave the key out."]),
+     ["4:28: trainer.expert_parallel: expected a divisor of 1, since 4 experts are spread over 1 "
+      "data parallel ranks, found 2. Change it, or the number of ranks."]),
     ("unknown-engines", OK + b"engines: {kind: vlm, profile: vllm-0.31}\n",
      ['4:17: engines.kind: expected one of fake, vllm, found "vlm". Did you mean vllm?',
       '4:31: engines.profile: expected one of vllm-0.32, vllm-next, found "vllm-0.31". Did '

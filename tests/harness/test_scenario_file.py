@@ -47,6 +47,7 @@ def test_defaults(tmp_path: Path) -> None:
             "ranks": 2,
             "pipeline_parallel": 1,
             "expert_parallel": 1,
+            "senders": "one",
             "send_loop": "auto",
             "tensor_parallel": 2,
         },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,7 +115,7 @@ class World:
         self.agreements.append(agreement)
         return agreement
 
-    def _fleet(self, urls: Sequence[str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
+    def _fleet(self, urls: Mapping[int, str], timeouts: PushTimeouts, observe: Observer) -> Fleet:
         return Fleet(urls, timeouts, observe=observe, wire=HttpxWire(self.wire))
 
     def _open(

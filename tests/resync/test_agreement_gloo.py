@@ -192,7 +192,7 @@ def test_not_agreed_on(error: Exception) -> None:
         raise error
 
     report = PushReport(version="1")
-    steps = Steps(Agreement(timeout_s=1, observe=observe), rank=0, report=report)
+    steps = Steps(Agreement(timeout_s=1, observe=observe), rank=0, sends=True, report=report)
     with pytest.raises(type(error)) as raised:
         steps.on_every_rank("transfer", work)
     assert raised.value is error
@@ -207,13 +207,13 @@ def test_steps() -> None:
     def fail() -> None:
         raise KeyError("x")
 
-    sender, peer = (Steps(agreement, rank=rank, report=report) for rank in (0, 1))
-    assert sender.on_sender("start", fail) == Decision(
+    sender, peer = (Steps(agreement, rank=rank, sends=not rank, report=report) for rank in (0, 1))
+    assert sender.on_senders("start", fail) == Decision(
         Code.FAILED,
         (Cause(rank=0, step="start", engine=None, error="KeyError", message="'x'"),),
     )
     first_s = report.seconds["start"]
-    assert peer.on_sender("start", fail) == Decision(Code.OK)
+    assert peer.on_senders("start", fail) == Decision(Code.OK)
     assert report.seconds["start"] > first_s > 0
     assert sender.on_every_rank("quiesce", lambda: Code.RECONNECT) == Decision(Code.RECONNECT)
 

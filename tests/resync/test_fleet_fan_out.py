@@ -31,7 +31,7 @@ def wire() -> FakeTransport:
 @pytest.fixture
 def fleet(wire: FakeTransport) -> Iterator[Fleet]:
     """The fleet of all."""
-    fleet = Fleet(wire.urls, TIMEOUTS, wire=HttpxWire(wire))
+    fleet = Fleet(dict(enumerate(wire.urls)), TIMEOUTS, wire=HttpxWire(wire))
     yield fleet
     fleet.close()
 
@@ -162,7 +162,7 @@ def test_any_thread_may_call(wire: FakeTransport, fleet: Fleet) -> None:
 
 def test_close(wire: FakeTransport) -> None:
     """Closing ends the thread, sends nothing, and may be repeated."""
-    fleet = Fleet(wire.urls, TIMEOUTS, wire=HttpxWire(wire))
+    fleet = Fleet(dict(enumerate(wire.urls)), TIMEOUTS, wire=HttpxWire(wire))
     fleet.close()
     fleet.close()
     assert wire.log == []
@@ -174,7 +174,10 @@ def test_close_frees_a_waiting_thread(wire: FakeTransport) -> None:
     wire.strikes.append(Strike(action="update", kind="hang"))
     heard = threading.Event()
     fleet = Fleet(
-        wire.urls, TIMEOUTS, wire=HttpxWire(wire), observe=lambda step, /, **details: heard.set()
+        dict(enumerate(wire.urls)),
+        TIMEOUTS,
+        wire=HttpxWire(wire),
+        observe=lambda step, /, **details: heard.set(),
     )
 
     async def update(engine: EngineControl) -> None:

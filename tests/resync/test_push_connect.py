@@ -66,7 +66,8 @@ def test_different_lists(make_world: MakeWorld) -> None:
     errors = world.run(lambda rank: world.updaters[rank].connect(world.urls[rank:]))
     assert [str(error) for error in errors] == [
         "expected the same engines on every trainer rank, found different lists; this rank has "
-        f"{world.urls[rank:]}. Take one snapshot of the engines and give it to all ranks. No "
+        f"{world.urls[rank:]}, sent to by ranks {[0] * (2 - rank)}. Take one snapshot of the "
+        "engines and give it to all ranks. No "
         "engine was touched."
         for rank in (0, 1)
     ]

@@ -37,8 +37,16 @@ def test_clean_push(make_world: MakeWorld) -> None:
         "bytes_sent": [MODEL_BYTES],
         "seconds": {step: round(s, 6) for step, s in reports[0].seconds.items()},
         "retries": 0,
+        "degraded": False,
         "engines": [
-            {"index": i, "bytes": "committed", "label": "1", "paused": False} for i in (0, 1)
+            {
+                "index": i,
+                "bytes": "committed",
+                "label": "1",
+                "paused": False,
+                "quarantined": False,
+            }
+            for i in (0, 1)
         ],
     }
     assert (reports[1].engines, reports[1].num_bytes) == ((), MODEL_BYTES)

@@ -34,7 +34,7 @@ def wire() -> FakeTransport:
 @pytest.fixture
 def fleet(wire: FakeTransport) -> Iterator[Fleet]:
     """The fleet of both."""
-    fleet = Fleet(wire.urls, TIMEOUTS, wire=HttpxWire(wire))
+    fleet = Fleet(dict(enumerate(wire.urls)), TIMEOUTS, wire=HttpxWire(wire))
     fleet.each(lambda engine: engine.world_size())
     fleet.engines[0].replies.backlog = (0, 0)
     wire.log.clear()

@@ -126,7 +126,8 @@ def open_nccl(
         rank=settings.rank,
         master_address=ADDRESS,
         master_port=port,
-        world_size=1 + settings.total_workers,
+        # Only the sender's counts, and only its client knows.
+        world_size=settings.num_members(client if settings.is_sender else None),
         packed=settings.packed,
         packed_buffer_size_bytes=settings.buffer_bytes,
         packed_num_buffers=settings.num_buffers,

@@ -95,7 +95,7 @@ def connect(directory: Path, **given: Json) -> Any:
 @pytest.mark.parametrize("kind", SHAPES)
 def test_another_model_and_send_loop(kind: str, tmp_path: Path) -> None:
     """The source has the model's extents, and a packed pass as many chunks as the fake's."""
-    reply = connect(tmp_path, shape=kind, opener=f"{HERE}:opener")
+    reply = connect(tmp_path, model=kind, opener=f"{HERE}:opener")
     tensors = source_tensors(shape=SHAPES[kind])
     assert reply["ok"]
     assert reply["result"]["opened"] == "Opened"

@@ -13,23 +13,25 @@ from fakes.megatron.layout import Layout
 from fakes.megatron.parameters import ShardedParameters, owner_stages
 from fakes.megatron.source import MegatronWeightSource
 from fakes.megatron.world import World
-from fakes.model_spec import full_bytes, source_tensors
-from harness.contracts import NoFaults
+from fakes.model_spec import TINY, TINY_MOE, ModelShape, full_bytes, source_tensors
+from harness.contracts import NoFaults, no_record
 from tests.fakes.data_plane.forked import run_forked
 
 SEED = 3
 
 # fmt: off
 LAYOUTS = [
-    # id            layout
-    ("alone",       Layout()),
-    ("tp2",         Layout(tensor=2)),
-    ("dp2",         Layout(data=2)),
-    ("tp2-dp2",     Layout(tensor=2, data=2)),
-    ("pp2",         Layout(pipeline=2)),
-    ("tp2-pp2",     Layout(tensor=2, pipeline=2)),
-    ("tp4",         Layout(tensor=4)),
-    ("ep2-dp2",     Layout(expert=2, data=2)),
+    # id            layout                                model
+    ("alone",       Layout(),                             TINY),
+    ("tp2",         Layout(tensor=2),                     TINY),
+    ("dp2",         Layout(data=2),                       TINY),
+    ("tp2-dp2",     Layout(tensor=2, data=2),             TINY),
+    ("pp2",         Layout(pipeline=2),                   TINY),
+    ("tp2-pp2",     Layout(tensor=2, pipeline=2),         TINY),
+    ("tp4",         Layout(tensor=4),                     TINY),
+    ("ep2",         Layout(expert=2, data=2),             TINY_MOE),
+    ("ep2-dp2",     Layout(expert=2, data=4),             TINY_MOE),
+    ("tp2-ep2-pp2", Layout(tensor=2, expert=2, data=2, pipeline=2), TINY_MOE),
 ]
 # fmt: on
 
@@ -45,9 +47,9 @@ class Visits(NoFaults):
         self.tensors.append(where["tensor"])
 
 
-def yields_the_step(source: MegatronWeightSource) -> bool:
+def yields_the_step(source: MegatronWeightSource, shape: ModelShape) -> bool:
     """Whether one pass yields exactly the tensors of the source's step."""
-    specs = source_tensors(draft=source.draft)
+    specs = source_tensors(draft=source.draft, shape=shape)
     pairs = list(source)
     assert [name for name, _ in pairs] == [spec.name for spec in specs]
     return all(
@@ -57,20 +59,26 @@ def yields_the_step(source: MegatronWeightSource) -> bool:
     )
 
 
-@pytest.mark.parametrize("layout", [c[1] for c in LAYOUTS], ids=[c[0] for c in LAYOUTS])
-def test_every_rank_yields_every_tensor(layout: Layout, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("layout", "shape"), [c[1:] for c in LAYOUTS], ids=[c[0] for c in LAYOUTS])
+def test_every_rank_yields_every_tensor(layout: Layout, shape: ModelShape, tmp_path: Path) -> None:
     """Target and draft weights of each step arrive in full on every rank of every layout."""
 
     def rank(index: int) -> list[bool]:
-        world = World(layout, rank=index, store_path=tmp_path / "store", timeout_s=10)
+        world = World(
+            layout,
+            rank=index,
+            store_path=tmp_path / "store",
+            timeout_s=10,
+            kinds=("tp", "pp", "ep"),
+        )
         source = MegatronWeightSource(
-            world, seed=SEED, injector=NoFaults(), record=lambda event, **fields: None
+            world, seed=SEED, injector=NoFaults(), record=no_record, shape=shape
         )
         results = []
         for step in (1, 2):
             for draft in (False, True):
                 source.step, source.draft = step, draft
-                results.append(yields_the_step(source))
+                results.append(yields_the_step(source, shape))
         world.close()
         return results
 
@@ -151,3 +159,39 @@ def test_stages_hold_disjoint_parameters() -> None:
     assert {spec.param for spec in source_tensors()} == held[0] | held[1]
     stages = owner_stages(layout, draft=False)
     assert (stages["model.embed_tokens.weight"], stages["lm_head.weight"]) == (0, 1)
+
+
+def test_expert_ranks_hold_disjoint_experts() -> None:
+    """An expert lies on one expert parallel rank; the router and attention lie on each."""
+    layout = Layout(expert=2, data=2)
+    held = [
+        ShardedParameters(layout, rank=rank, seed=0, step=1, draft=False, shape=TINY_MOE)
+        for rank in (0, 1)
+    ]
+    experts = [tensor for tensor in source_tensors(shape=TINY_MOE) if tensor.expert is not None]
+    assert {tensor.expert for tensor in experts} == {0, 1, 2, 3}
+    for tensor in experts:
+        owner = 0 if tensor.expert in (0, 1) else 1
+        assert tuple(held[owner].shard(tensor.name).shape) == tensor.shape
+        with pytest.raises(KeyError):
+            held[1 - owner].shard(tensor.name)
+    for parameters in held:
+        parameters.shard("model.layers.0.mlp.gate.weight")
+
+
+def test_own_stage(tmp_path: Path) -> None:
+    """A source of its own stage's tensors needs no rank of another stage, and together they yield
+    the whole model."""
+
+    def rank(index: int) -> list[str]:
+        layout = Layout(pipeline=2)
+        world = World(layout, rank=index, store_path=tmp_path / "store", timeout_s=10)
+        source = MegatronWeightSource(
+            world, seed=SEED, injector=NoFaults(), record=no_record, own_stage=True
+        )
+        return [name for name, _ in source]
+
+    first, second = run_forked([lambda: rank(0), lambda: rank(1)])
+    assert [*first, *second] == [tensor.name for tensor in source_tensors()]
+    assert first
+    assert second

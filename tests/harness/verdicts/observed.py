@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ class Oracle:
     """Weights named by the push that sends them; checksums are fingerprints already."""
 
     def expected(
-        self, *, seed: int, step: int, workers: int, draft: bool, kind: str = "fake"
+        self, *, seed: int, step: int, workers: int, draft: bool, model: str = "fake"
     ) -> str:
         return f"{'draft' if draft else 'target'} {step} of seed {seed} on {workers}"
 
@@ -113,6 +113,17 @@ def failed_push(number: int = 1, *ranks: RankEnding, **fields: Any) -> PushSeen:
     """Return push ``number`` raised on every rank, generation paused."""
     endings = ranks or (raised(),) * NUM_RANKS
     return make_push(number, *endings, **{"after": (paused(number - 1),), **fields})
+
+
+def degraded(
+    number: int, *others: EngineSeen, quarantined: Sequence[int] = (1,), **fields: Any
+) -> PushSeen:
+    """Return push ``number`` that went on without engine 1: engine 0 runs, beside ``others``."""
+    engines = [{"index": 0}, *({"index": index, "quarantined": True} for index in quarantined)]
+    ending = returned(number)
+    ending = replace(ending, result={**ending.result, "degraded": True, "engines": engines})
+    given = {"after": (serving(number), *others), **fields}
+    return make_push(number, *(ending,) * NUM_RANKS, **given)
 
 
 def make_run(*pushes: PushSeen, **fields: Any) -> RunSeen:

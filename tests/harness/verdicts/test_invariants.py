@@ -8,6 +8,7 @@ import pytest
 from observed import (
     Oracle,
     dead,
+    degraded,
     died,
     failed_push,
     halt,
@@ -122,8 +123,29 @@ CASES = [
      make_run(failed_push(after=(serving(0, label="1"),))),
      ["push 1 raised, and expected generation paused everywhere, or running as before with "
       "unchanged weights; found paused: {0: False}, changed: engines [0]"]),
+    ("degraded", "outcome_table", make_run(degraded(1, paused(index=1, process=101))), []),
+    ("degraded-and-dead", "outcome_table", make_run(degraded(1, dead(index=1))), []),
+    ("degraded-but-it-runs", "outcome_table",
+     make_run(degraded(1, serving(0, index=1, process=101))),
+     ["push 1 is degraded, and expected every engine to run but for those quarantined ([1]); "
+      "found {0: 'running', 1: 'running'}"]),
+    ("degraded-beside-a-dead-one", "outcome_table",
+     make_run(degraded(1, paused(index=1), dead(index=2))),
+     ["push 1 is degraded, and expected every engine to run but for those quarantined ([1]); "
+      "found {0: 'running', 1: 'paused', 2: 'dead'}"]),
+    ("degraded-without-anybody", "outcome_table", make_run(degraded(1, quarantined=())),
+     ["push 1 is degraded, and expected every engine to run but for those quarantined (none); "
+      "found {0: 'running'}"]),
 
     ("closed", "no_open_session", make_run(), []),
+    ("open-in-quarantine", "no_open_session",
+     make_run(degraded(1, paused(index=1, sessions=OPEN))), []),
+    ("degraded-to-old-weights", "serving_consistent",
+     make_run(degraded(1, paused(index=1), after=(serving(0, label="1"), paused(index=1)))),
+     ["after push 1, engine 0 serves start weights, expected those of push 1"]),
+    ("degraded-to-an-old-label", "serving_consistent",
+     make_run(degraded(1, paused(index=1), after=(serving(1, label="0"), paused(index=1)))),
+     ["after push 1, engine 0 serves under label '0', the trainer counts '1'"]),
     ("stuck-is-told-of-elsewhere", "no_open_session",
      make_run(failed_push(after=(paused(sessions=OPEN, stuck=True), dead(index=1)))), []),
     ("lost-rank-cannot-close", "no_open_session",
@@ -140,6 +162,12 @@ CASES = [
      ["after push 1, engine 0 has sessions open: (False, True)"]),
 
     ("nothing-left", "nothing_left_behind", make_run(), []),
+    ("memory-between-pushes", "nothing_left_behind", make_run(make_push(exported=2), make_push(2)),
+     ["after push 1, 2 pieces of shared memory were not released"]),
+    ("memory-of-a-lost-rank", "nothing_left_behind",
+     make_run(failed_push(1, raised(), killed(), exported=2)), []),
+    ("memory-in-a-deadlock", "nothing_left_behind",
+     make_run(failed_push(1, LOST, LOST, halted=halt(), exported=2)), []),
     ("a-port-is-left", "nothing_left_behind", make_run(leftovers=("port 9 is still listened on",)),
      ["port 9 is still listened on"]),
 

@@ -150,7 +150,7 @@ class TargetContext:
     Attributes:
         rank: global rank.
         world_size: number of trainer ranks. The default process group is up.
-        engines: every engine, the same on every rank.
+        engines: every engine, the same on every rank; read it at each connect.
         owners: for each engine the rank that sends to it: rank 0, or the leader of its slot.
         stages: where several pipeline stages send in turn, the rank that sends for each; empty
             where one sender sends everything.
@@ -171,7 +171,7 @@ class TargetContext:
 
     rank: int
     world_size: int
-    engines: tuple[EngineAddress, ...]
+    engines: Sequence[EngineAddress]
     transport: str
     draft: bool
     timeouts: Timeouts

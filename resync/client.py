@@ -52,6 +52,11 @@ class WeightSyncClient:
         self._session = 0
 
     @property
+    def latches(self) -> bool:
+        """Whether it raises nothing from a session, so that the sender keeps to its collectives."""
+        return self._policy.latch
+
+    @property
     def fleet(self) -> Fleet:
         """The engines; only the sender has them."""
         assert self._fleet is not None, "only the sender's trainer engine may use the client"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -22,6 +23,10 @@ from resync.replies import Replies
 from resync.report import Bytes, EngineReport
 from resync.timeouts import PushTimeouts
 from resync.wire import Wire
+
+# What engines answer to a flush while requests are running or queued: try later.
+BUSY = frozenset({400, 409, 425, 429, 503})
+FIRST_FLUSH_PAUSE_S = 0.02
 
 
 class Session(Enum):
@@ -120,8 +125,20 @@ class EngineControl:
         self.paused = True
 
     async def flush(self) -> None:
-        """Drop the prefix cache: its entries were computed with the old weights."""
-        await self.line.post("flush", "/reset_prefix_cache?reset_running_requests=false")
+        """Drop the prefix cache: its entries were computed with the old weights.
+
+        An engine that is busy still is asked again, with back-off, for ``settle_s``.
+        """
+        pause_s, ends_s = FIRST_FLUSH_PAUSE_S, time.monotonic() + self.line.timeouts.settle_s
+        while True:
+            try:
+                await self.line.post("flush", "/reset_prefix_cache?reset_running_requests=false")
+                return
+            except EngineRejected as error:
+                if error.status not in BUSY or time.monotonic() + pause_s > ends_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
 
     async def start(self, *, draft: bool = False) -> None:
         """Open a session for the target model, or for the draft model."""

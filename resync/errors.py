@@ -120,23 +120,37 @@ class ChannelError(ResyncError):
     """The data-plane channel between the trainer and the engines could not be opened."""
 
 
-class SourceFailed(ResyncError):
+class RankMustLeave(ResyncError):
+    """This rank has left collectives that others wait in, or lost a rank: nothing can be agreed.
+
+    The rank must leave the job; the trainer must be restarted.
+    """
+
+    leaves_job = True
+
+
+class SourceFailed(RankMustLeave):
     """The weight source raised on this rank, in the middle of a collective pass.
 
     Never recovered: the other ranks wait in a gather that this rank has left. The rank must leave
     the job; the others raise when their gather ends.
     """
 
-    leaves_job = True
+
+class SendFailed(RankMustLeave):
+    """The trainer engine raised on this rank, between collectives of its own.
+
+    On IPC every chunk ends in a barrier of all ranks, and the client of the sender raises nothing:
+    whatever else the trainer engine raises has taken this rank out of collectives that the others
+    are in, or will be.
+    """
 
 
-class PeerLost(ResyncError):
+class PeerLost(RankMustLeave):
     """An agreement with the other ranks failed: a rank has died, left or hung.
 
     The updater touches no engine after it; the trainer must be restarted.
     """
-
-    leaves_job = True
 
 
 class PushFailed(ResyncError):

@@ -14,7 +14,7 @@ from resync.agreement import Decision
 from resync.channel import Channel
 from resync.client import WeightSyncClient
 from resync.engine_control import EngineControl, Session
-from resync.errors import Cause, EngineMismatch, FleetError, PeerLost, SourceFailed
+from resync.errors import Cause, EngineMismatch, FleetError, RankMustLeave, SendFailed
 from resync.fleet import Action, Fleet
 from resync.pipeline import PipelineStages, one_turn
 from resync.quarantine import set_aside
@@ -68,8 +68,7 @@ def send_weights_with_resync(sender: Sender, steps: Steps, report: PushReport) -
         are committed on every engine. Sessions are closed either way, as far as engines answer.
 
     Raises:
-        SourceFailed: the weight source raised on this rank.
-        PeerLost: an agreement failed.
+        RankMustLeave: the source or the trainer engine raised on this rank, or an agreement failed.
     """
     causes: tuple[Cause, ...] = ()
     for number in range(1, MAX_ATTEMPTS + 1):
@@ -186,9 +185,13 @@ def _transfer(sender: Sender, attempt: AttemptReport, *, draft: bool, verify: bo
     sender.client.begin_session()
     try:
         sender.channel.send()
-    except (SourceFailed, PeerLost):
+    except RankMustLeave:
         raise
     except Exception as error:
+        if sender.client.latches:
+            raise SendFailed(
+                f"the trainer engine raised between collectives of all ranks: {error!r}"
+            ) from error
         sender.source.finish_pass()  # the other ranks are in its gathers, or will be
         if sender.client.failure is not None:  # what a channel that was dropped raises says less
             raise sender.client.failure from error

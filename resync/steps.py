@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from resync.agreement import Agreement, Code, Decision
-from resync.errors import Cause, PeerLost, SourceFailed, describe
+from resync.errors import Cause, RankMustLeave, describe
 from resync.report import PushReport
 
 logger = logging.getLogger("resync")
@@ -39,15 +39,14 @@ class Steps:
         """Run a step and agree on its outcome; an exception of it is a cause, not raised.
 
         Raises:
-            SourceFailed: the weight source raised on this rank, so the others wait in a gather and
-                cannot come to an agreement.
-            PeerLost: the agreement failed.
+            RankMustLeave: the work left collectives on this rank that the others wait in, so they
+                cannot come to an agreement; or the agreement failed.
         """
         begun_s = time.monotonic()
         code, causes = Code.OK, []
         try:
             code = work() or Code.OK
-        except (SourceFailed, PeerLost):
+        except RankMustLeave:
             raise
         except Exception as error:
             code, causes = Code.FAILED, Cause.of(error, rank=self._rank, step=step)

@@ -37,8 +37,8 @@ from resync.errors import (
     ConnectFailed,
     PeerLost,
     PushFailed,
+    RankMustLeave,
     ResyncError,
-    SourceFailed,
     UpdaterUnusable,
     describe,
 )
@@ -291,8 +291,8 @@ class WeightUpdater:
         Raises:
             PushFailed: on every rank, with the same causes. ``weight_version`` has advanced only
                 where every engine shows the new version.
-            SourceFailed: the weight source raised on this rank; leave the job.
-            PeerLost: a rank was lost; restart the trainer.
+            RankMustLeave: the weight source or the trainer engine raised on this rank
+                (`SourceFailed`, `SendFailed`), or a rank was lost (`PeerLost`): leave the job.
         """
         self._require_peers()
         if self._agreement is None or self._channel is None or self._client is None:
@@ -311,7 +311,7 @@ class WeightUpdater:
         )
         try:
             self._push(sender, steps, report)
-        except (PeerLost, SourceFailed) as error:
+        except RankMustLeave as error:
             self._lost = error
             raise
         finally:

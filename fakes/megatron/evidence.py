@@ -32,9 +32,11 @@ def collectives() -> dict[str, list[Any]]:
     """
     # Not in torch's stubs; it is the one dump that works while the main thread is blocked.
     dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())  # type: ignore[attr-defined]
-    # Copied first: the main thread may be making a group.
+    # Copied first: the main thread may be making a group, which has a name before it has members.
     members = {
-        name: sorted(_world.pg_group_ranks[group]) for group, name in dict(_world.pg_names).items()
+        name: sorted(ranks)
+        for group, name in dict(_world.pg_names).items()
+        if (ranks := _world.pg_group_ranks.get(group)) is not None
     }
     now_ns = time.time_ns()  # the recorder's clock
     pending: list[Any] = []

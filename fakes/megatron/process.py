@@ -13,6 +13,7 @@ import os
 import queue
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from harness.targets import resolve
 
 Opener = Callable[[ChannelSettings, Any, Any], TrainerEngine]
 
+DEAF = 70  # exit status of a rank whose listening thread failed
 OURS = "fakes.send_loops:open_channel"
 
 
@@ -90,11 +92,13 @@ class RankProcess:
             shape=self._shape,
             own_stage=bool(self._roles.stages),
         )
+        self._engines = tuple(EngineAddress(**engine) for engine in config["engines"])
+        self._told = list(self._engines)  # what the target is told at each connect
         self._target = self._build_target(config, timeouts)
         self.commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def _build_target(self, config: Mapping[str, Json], timeouts: Timeouts) -> Target:
-        engines = tuple(EngineAddress(**engine) for engine in config["engines"])
+        engines = self._engines
         roles, slot = self._roles, self._roles.slot(self.rank)
         settings = ChannelSettings(
             transport=config["transport"],
@@ -113,7 +117,7 @@ class RankProcess:
         context = TargetContext(
             rank=self.rank,
             world_size=self._world.world_size,
-            engines=engines,
+            engines=self._told,
             transport=config["transport"],
             draft=config["draft"],
             timeouts=timeouts,
@@ -135,7 +139,18 @@ class RankProcess:
     # ---- the channel's thread ----
 
     def listen(self) -> None:
-        """Answer what can be answered at once, and hand the rest to the main thread."""
+        """Answer what can be answered at once, and hand the rest to the main thread.
+
+        A mistake of ours here would leave a rank that hears nothing, which looks like a hang of
+        the target: the process ends instead.
+        """
+        try:
+            self._listen()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(DEAF)
+
+    def _listen(self) -> None:
         while (message := self._channel.receive()) is not None:
             if message["cmd"] == "evidence":
                 self._channel.send({"reply": "evidence", **collectives()})
@@ -162,11 +177,17 @@ class RankProcess:
             if command == "close" or reply.get("leaves"):
                 return
 
+    def _tell_engines(self) -> None:
+        told = list(range(len(self._engines)))
+        self._injector.reach("rank.engines", engines=told)
+        self._told[:] = [self._engines[index] for index in told]
+
     def _run(self, command: str) -> dict[str, Json]:
         """Run one command of the target; an exception is its outcome, not ours."""
         try:
             result: Mapping[str, Json] = {}
             if command == "connect":
+                self._tell_engines()
                 result = self._target.connect()
             elif command == "push":
                 result = self._target.push()

@@ -17,6 +17,7 @@ from harness.faults.reject import Reject
 from harness.faults.reply_lost import ReplyLost
 from harness.faults.request_lost import RequestLost
 from harness.faults.slow import Slow
+from harness.faults.stale_engines import StaleEngines
 from harness.faults.stale_version import StaleVersion
 from harness.faults.swallow import Swallow
 
@@ -35,6 +36,7 @@ FAULTS: dict[str, type[FaultKind]] = {
     "reply_lost": ReplyLost,
     "request_lost": RequestLost,
     "slow": Slow,
+    "stale_engines": StaleEngines,
     "stale_version": StaleVersion,
     "swallow": Swallow,
 }

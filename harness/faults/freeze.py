@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from harness.contracts import Exchange, Json
-from harness.faults.kill import signal_here
+from harness.faults.kill import Process, signal_here
 from harness.faults.kind import FaultKind
 
 
@@ -15,14 +15,18 @@ class Freeze(FaultKind):
     """SIGSTOP the process that reached the point; it is never continued.
 
     Its connections stay open and are not read, and none of its threads runs, the one that would
-    tell of it neither. ``process`` picks one of a real engine's, as for ``kill``.
+    tell of it neither.
+
+    Attributes:
+        process: at a request, which process of a real engine; all of them by default. A fake one
+            stops whichever is named.
     """
 
     kind: ClassVar[str] = "freeze"
     strikes: ClassVar[tuple[str, ...]] = ("engine.*", "worker.*", "rank.*")
     never_returns: ClassVar[bool] = True
 
-    process: Literal["server", "core", "worker"] | None = None
+    process: Process | None = None
 
     def label(self) -> str:
         return "freezes" if self.process is None else f"its {self.process} freezes"

@@ -5,25 +5,40 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from harness.contracts import Exchange, Json
 from harness.errors import InjectionError
 from harness.faults.kind import FaultKind
+from harness.scenario_values import Words
+
+Process = Annotated[
+    Literal["server", "core", "worker"],
+    Words(
+        {
+            "server": "the front end that takes the requests",
+            "core": "the process that schedules them",
+            "worker": "the first worker",
+        }
+    ),
+]
 
 
 class Kill(FaultKind):
     """SIGKILL the process that reached the point: an engine with its workers, or a rank.
 
-    A real engine is several processes. At a request, ``process`` picks one of them, ``server``,
-    ``core`` or ``worker`` (the first); by default all of them die. In a worker's thread it is that
-    worker that dies. A fake engine is one process, which dies whichever is named.
+    A real engine is several processes; in a worker's thread it is that worker that dies. A fake
+    engine is one process.
+
+    Attributes:
+        process: at a request, which process of a real engine; all of them by default. A fake one
+            dies whichever is named.
     """
 
     kind: ClassVar[str] = "kill"
     strikes: ClassVar[tuple[str, ...]] = ("engine.*", "worker.*", "rank.*")
 
-    process: Literal["server", "core", "worker"] | None = None
+    process: Process | None = None
 
     def label(self) -> str:
         return "is killed" if self.process is None else f"its {self.process} is killed"

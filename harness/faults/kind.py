@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,6 +30,10 @@ class FaultKind(BaseModel):
     def can_strike(cls, point: str) -> bool:
         """Whether this kind may be placed at the fault point."""
         return any(fnmatchcase(point, pattern) for pattern in cls.strikes)
+
+    def seeded(self, seed: str) -> Self:
+        """Return this fault for one process, with the seed of what it draws when it strikes."""
+        return self
 
     def label(self) -> str:
         """Return a few words for reports, such as ``answers 500``."""

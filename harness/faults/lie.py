@@ -11,7 +11,11 @@ from harness.faults.kind import FaultKind
 
 
 class Lie(FaultKind):
-    """Answer 200 with ``body``. The engine never hears of the request."""
+    """Answer 200 with a body that is not true. The engine never hears of the request.
+
+    Attributes:
+        body: what the answer says, a mapping that is sent as JSON.
+    """
 
     kind: ClassVar[str] = "lie"
     strikes: ClassVar[tuple[str, ...]] = ("engine.*",)

@@ -10,7 +10,11 @@ from harness.faults.kind import FaultKind
 
 
 class Raise(FaultKind):
-    """Raise ``RuntimeError(message)`` in the thread that reached the point."""
+    """Raise a ``RuntimeError`` in the thread that reached the point.
+
+    Attributes:
+        message: what the error says.
+    """
 
     kind: ClassVar[str] = "raise"
     strikes: ClassVar[tuple[str, ...]] = ("worker.*", "rank.*")

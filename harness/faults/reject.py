@@ -11,7 +11,12 @@ from harness.faults.kind import FaultKind
 
 
 class Reject(FaultKind):
-    """Answer ``status`` with a body of vLLM's shape that says ``text``. Nothing takes effect."""
+    """Answer with an error, in a body of vLLM's shape. Nothing takes effect.
+
+    Attributes:
+        status: the HTTP status of the answer.
+        text: what the error says.
+    """
 
     kind: ClassVar[str] = "reject"
     strikes: ClassVar[tuple[str, ...]] = ("engine.*",)

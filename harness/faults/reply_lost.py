@@ -11,8 +11,9 @@ from harness.faults.kind import FaultKind
 class ReplyLost(FaultKind):
     """Let the engine act, then throw its answer away.
 
-    The connection is closed, so the client knows at once that it does not know; with ``silent``
-    it stays open until the client's own time-out.
+    Attributes:
+        silent: leave the connection open until the client's own time-out. By default it is closed,
+            so that the client knows at once that it does not know.
     """
 
     kind: ClassVar[str] = "reply_lost"

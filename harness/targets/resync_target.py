@@ -21,7 +21,8 @@ class ResyncTarget:
 
     def connect(self) -> Mapping[str, Json]:
         engines = [engine.url for engine in self._context.engines]
-        return {"attempts": self._updater.reconnect(engines, self._context.owners or None)}
+        owners = self._context.owners[: len(engines)]
+        return {"attempts": self._updater.reconnect(engines, owners or None)}
 
     def push(self) -> Mapping[str, Json]:
         return self._updater.push().to_json()

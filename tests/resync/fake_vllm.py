@@ -262,7 +262,7 @@ class FakeTransport(httpx.AsyncBaseTransport):
         kinds = [strike.kind for strike in self.strikes if strike.hits(engine, action)]
         kind = kinds[0] if kinds else ""
         if kind == "reject":
-            return httpx.Response(503, text="refused by the front end")
+            return httpx.Response(500, text="refused by the front end")
         if kind == "request_lost":
             raise httpx.ConnectError("connection refused", request=request)
         if kind == "hang":

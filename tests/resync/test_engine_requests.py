@@ -29,7 +29,9 @@ LIMITS = PushTimeouts(init_s=0.07, request_s=0.05, settle_s=0.01)
 Call = Callable[[EngineControl], Awaitable[Any]]
 
 
-def ask(transport: httpx.AsyncBaseTransport, call: Call) -> tuple[Any, list[dict[str, Any]]]:
+def ask(
+    transport: httpx.AsyncBaseTransport, call: Call, limits: PushTimeouts = LIMITS
+) -> tuple[Any, list[dict[str, Any]]]:
     """Run one call; return its result or its error, and what the observer heard."""
     heard: list[dict[str, Any]] = []
 
@@ -39,7 +41,7 @@ def ask(transport: httpx.AsyncBaseTransport, call: Call) -> tuple[Any, list[dict
     async def run() -> Any:
         async with HttpxWire(transport) as wire:
             engine = EngineControl(
-                index=3, url="http://engine-0/", wire=wire, timeouts=LIMITS, observe=observe
+                index=3, url="http://engine-0/", wire=wire, timeouts=limits, observe=observe
             )
             try:
                 return await call(engine)
@@ -268,3 +270,35 @@ def test_finish_is_the_same_every_time() -> None:
     ask(wire, twice)
     assert wire.log[-1].body == {}
     assert wire.engines[0].violations == []
+
+
+# fmt: off
+FLUSHES = [
+    # answers in turn     requests made  what it raises
+    ([400, 503, 200],     3,             None),
+    ([500, 200],          1,             EngineRejected),
+    ([400] * 20,          None,          EngineRejected),  # as many as fit into `settle_s`
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("answers", "asked", "raises"), FLUSHES, ids=["busy", "broken", "always"])
+def test_flush_of_a_busy_engine(
+    answers: list[int],
+    asked: int | None,
+    raises: type[EngineError] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy engine is asked again until it is not, or for so long; a broken one is not."""
+    made: list[int] = []
+
+    class InTurn(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            made.append(answers[len(made)])
+            return httpx.Response(made[-1], json={})
+
+    monkeypatch.setattr("resync.engine_control.FIRST_FLUSH_PAUSE_S", 0.001)
+    limits = PushTimeouts(init_s=5, request_s=5, settle_s=0.5)
+    result, _ = ask(InTurn(), lambda engine: engine.flush(), limits)
+    assert type(result) is (raises or type(None))
+    assert len(made) == asked if asked is not None else 2 <= len(made) < 20

@@ -41,7 +41,7 @@ def test_init_always_fails(make_world: MakeWorld) -> None:
     assert [type(error) for error in errors] == [ConnectFailed] * 2
     assert [str(error) for error in errors] == [
         "connecting to 1 engines failed after 2 channels: rank 0, step connect, engine 0: "
-        "EngineRejected: engine 0: init: expected HTTP 200, found 503: refused by the front end"
+        "EngineRejected: engine 0: init: expected HTTP 200, found 500: refused by the front end"
     ] * 2
     assert errors[0].causes == errors[1].causes
     assert world.wire.actions() == ["world_size", "is_paused", "version", "init", "init"]

@@ -89,8 +89,8 @@ def test_resuming_after_a_failed_flush_fails(make_world: MakeWorld) -> None:
         Strike(action="resume", kind="reject", engine=0),
     ]
     assert [(cause.engine, cause.message) for cause in failed(world).causes] == [
-        (1, "engine 1: flush: expected HTTP 200, found 503: refused by the front end"),
-        (0, "engine 0: resume: expected HTTP 200, found 503: refused by the front end"),
+        (1, "engine 1: flush: expected HTTP 200, found 500: refused by the front end"),
+        (0, "engine 0: resume: expected HTTP 200, found 500: refused by the front end"),
     ]
     assert world.paused == [True, False]
 

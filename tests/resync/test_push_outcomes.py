@@ -181,7 +181,7 @@ def test_the_message(make_world: MakeWorld) -> None:
     error = raised(world, world.push(), bytes_=[Bytes.DIRTY])
     cause = (
         "rank 0, step transfer, engine 0: EngineRejected: engine 0: update: expected HTTP 200, "
-        "found 503: refused by the front end"
+        "found 500: refused by the front end"
     )
     assert str(error) == f"push of version 1 failed (sending, 2 attempts): {cause} | {cause}"
 

@@ -18,7 +18,7 @@ from resync.policy import IPC, NCCL, TransportPolicy, policy_for
 
 TIMEOUTS = PushTimeouts(init_s=5, request_s=5, settle_s=0.05)
 INFO = {"names": ["q", "k", "v"], "content": "target 1"}
-REFUSED = "engine 1: update: expected HTTP 200, found 503: refused by the front end"
+REFUSED = "engine 1: update: expected HTTP 200, found 500: refused by the front end"
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_latch_keeps_a_failed_finish(wire: FakeTransport, fleet: Fleet) -> None:
     wire.strikes.append(Strike(action="finish", kind="reject"))
     client.finish_weight_update()
     assert str(client.failure) == (
-        "engine 0: finish: expected HTTP 200, found 503: refused by the front end"
+        "engine 0: finish: expected HTTP 200, found 500: refused by the front end"
     )
 
 

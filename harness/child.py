@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.channel import ChannelProtocol
 from harness.contracts import Json
+from harness.errors import LauncherError as LauncherError  # defined where nothing heavy is imported
 from harness.processes import ProcessIdentity, state
 from harness.zygote_child import STACKS_SUFFIX
 
@@ -19,10 +20,6 @@ TAIL_LINES = 32
 _LAST_FRAME = "in _run_module_as_main"  # the outermost frame of the main thread, dumped last
 _SETTLED_S = 0.05  # a dump without that frame (it is deep) is complete once it stops growing
 _POLL_S = 0.0005
-
-
-class LauncherError(Exception):
-    """The machinery that starts processes failed; no scenario's fault and no verdict on one."""
 
 
 class Child:

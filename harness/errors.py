@@ -13,3 +13,7 @@ class UsageError(HarnessError):
 
 class InjectionError(HarnessError):
     """A fault was asked to strike where it cannot, so the run proves nothing."""
+
+
+class LauncherError(Exception):
+    """The machinery that starts processes failed; no scenario's fault and no verdict on one."""

@@ -8,6 +8,8 @@ the first push.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,15 @@ class FaultPoint:
         narrowed_by: the keys of ``where`` that a scenario may select on, besides the engine or
             rank itself.
         reached: one line that says when; read by authors of scenarios.
+        transport: the one that reaches it; ``None`` where both do.
+        by: the ranks that reach it; ``None`` where all do.
     """
 
     name: str
     narrowed_by: tuple[str, ...]
     reached: str
+    transport: Literal["ipc", "nccl"] | None = None
+    by: Literal["sender"] | None = None
 
     @property
     def role(self) -> str:
@@ -34,6 +40,8 @@ class FaultPoint:
 _SESSION = ("session",)
 _WORKER = ("worker", "session")
 _WORKER_TENSOR = ("worker", "session", "tensor")
+
+_of_nccl_sender = partial(FaultPoint, transport="nccl", by="sender")
 
 _ALL = (
     # Requests, as the front end of an engine receives them.
@@ -63,13 +71,14 @@ _ALL = (
     FaultPoint("worker.load", _WORKER_TENSOR, "a tensor has arrived and is about to be loaded"),
     FaultPoint("worker.finish", _WORKER, "the worker closes its session"),
     # On a trainer rank, in its own thread.
-    FaultPoint("rank.bind", (), "just before the sender binds the rendezvous port"),
-    FaultPoint("rank.rendezvous", (), "the engines have been asked to join; the sender is next"),
+    FaultPoint("rank.engines", (), "the rank is about to connect to the engines it was told of"),
+    _of_nccl_sender("rank.bind", (), "just before it binds the rendezvous port"),
+    _of_nccl_sender("rank.rendezvous", (), "the engines were asked to join, it is next"),
     FaultPoint("rank.gather", ("tensor",), "before each gather of a tensor's shards"),
-    FaultPoint("rank.broadcast", ("tensor",), "the sender is about to broadcast"),
-    FaultPoint("rank.update_call", (), "the sender is about to ask the engines to receive"),
-    FaultPoint("rank.update_sent", (), "NCCL: the call is on its way; the sender looks once at it"),
-    FaultPoint("rank.barrier", (), "before a barrier of the send loop"),
+    _of_nccl_sender("rank.broadcast", ("tensor",), "it is about to broadcast"),
+    FaultPoint("rank.update_call", (), "it is about to ask the engines to receive", by="sender"),
+    _of_nccl_sender("rank.update_sent", (), "the update is on its way; it looks once"),
+    FaultPoint("rank.barrier", (), "before a barrier of the send loop", transport="ipc"),
     FaultPoint("rank.step", ("name",), "the target under test reports a step, such as agree.start"),
 )
 

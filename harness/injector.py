@@ -121,7 +121,8 @@ class _ArmedFault:
                 f"fault {self.number}: expected one for {roles[0]} {index}, "
                 f"found {self._at} on {address}. Give a process only its own faults."
             )
-        self.behaviour: FaultKind = FAULTS[fault["kind"]].model_validate(fault["options"])
+        behaviour = FAULTS[fault["kind"]].model_validate(fault["options"])
+        self.behaviour: FaultKind = behaviour.seeded(fault.get("seed", ""))
 
     def matches(self, point: str, push: int, where: Mapping[str, Json]) -> bool:
         """Whether this visit is one that the fault counts."""

@@ -38,8 +38,10 @@ class Cell:
     data: Mapping[str, Json]
     placed: Mapping[Place, Place]  # place in ``data`` -> place of the value inside the matrix
 
-    def origin(self, place: Place) -> Place:
-        """Return where in the file the value at ``place`` of this cell was written."""
+    def origin(self, place: Place, *, at_key: bool = False) -> Place:
+        """Return where in the file the value at ``place`` of this cell was written, or its key."""
+        if at_key and place in self.placed and isinstance(self.placed[place][-1], int):
+            return self.placed[place][:-1]
         for length in range(len(place), 0, -1):
             if place[:length] in self.placed:
                 return self.placed[place[:length]] + place[length:]
@@ -71,13 +73,15 @@ def expand(data: Mapping[str, Json]) -> tuple[list[Cell], list[Problem]]:
         return [], problems
     cells = list(_cells(base, axes, excluded))
     ids = [cell.id for cell in cells]
-    for number, cell_id in enumerate(ids):
-        if cell_id in ids[:number]:
+    seen: set[str] = set()
+    for cell_id in ids:
+        if cell_id in seen:
             message = (
                 f"expected cells with different names, found {cell_id} twice. "
                 f"Remove the value that is there again."
             )
             return [], [Problem(("matrix",), message)]
+        seen.add(cell_id)
     if not cells:
         message = "expected at least one cell, found that all are excluded. Shorten exclude."
         return [], [Problem(("matrix", EXCLUDE), message)]
@@ -154,6 +158,7 @@ def _excluded(exclude: Json, axes: list[_Axis]) -> tuple[list[Mapping[str, Json]
         )
         return [], [Problem(place, message)]
     by_name = {axis.name: axis for axis in axes}
+    exact = {axis.name: {_exactly(value) for value in axis.values} for axis in axes}
     problems = []
     for number, assignment in enumerate(exclude):
         if not isinstance(assignment, dict) or not assignment:
@@ -167,7 +172,7 @@ def _excluded(exclude: Json, axes: list[_Axis]) -> tuple[list[Mapping[str, Json]
             at = (*place, number, name)
             if name not in by_name:
                 problems.append(Problem(at, unknown(name, by_name), at_key=True))
-            elif not any(_same(value, known) for known in by_name[name].values):
+            elif _exactly(value) not in exact[name]:
                 known = ", ".join(show(each) for each in by_name[name].values)
                 message = (
                     f"expected one of the values {known}, found {show(value)}. "
@@ -180,11 +185,15 @@ def _excluded(exclude: Json, axes: list[_Axis]) -> tuple[list[Mapping[str, Json]
 def _cells(
     base: Mapping[str, Json], axes: list[_Axis], excluded: list[Mapping[str, Json]]
 ) -> Iterator[Cell]:
+    left_out = [
+        {name: _exactly(value) for name, value in assignment.items()} for assignment in excluded
+    ]
     for numbers in product(*(range(len(axis.values)) for axis in axes)):
         chosen = {
             axis.name: axis.values[number] for axis, number in zip(axes, numbers, strict=True)
         }
-        if any(all(_same(chosen[name], value) for name, value in e.items()) for e in excluded):
+        exact = {name: _exactly(value) for name, value in chosen.items()}.items()
+        if any(each.items() <= exact for each in left_out):
             continue
         data = copy.deepcopy(dict(base))
         placed: dict[Place, Place] = {}
@@ -197,17 +206,19 @@ def _cells(
 
 def _put(data: Json, place: Place, value: Json, origin: Place) -> dict[Place, Place]:
     """Put the value at its place, and return where what was put comes from."""
-    for key in place[:-1]:
+    made: dict[Place, Place] = {}
+    for number, key in enumerate(place[:-1], 1):
         if isinstance(data, dict) and data.get(str(key)) is None:
             data[str(key)] = {}
+            made[place[:number]] = origin[:-1]
         data = data[key]
     last = place[-1]
     there = data.get(last) if isinstance(data, dict) else data[int(last)]
     if isinstance(there, dict) and isinstance(value, dict):
         there.update(value)
-        return {(*place, key): (*origin, key) for key in value}
+        return made | {(*place, key): (*origin, key) for key in value}
     data[last] = value
-    return {place: origin}
+    return {**made, place: origin}
 
 
 def _label(key: str | int, value: Json) -> str:
@@ -233,6 +244,6 @@ def _leaves(value: Json) -> Iterator[str]:
         yield "none" if value is None else str(value)
 
 
-def _same(left: Json, right: Json) -> bool:
-    """Equal, and not merely alike as True and 1 are."""
-    return bool(json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True))
+def _exactly(value: Json) -> str:
+    """Return what only equal values have in common; True and 1 are alike, and not equal."""
+    return json.dumps(value, sort_keys=True)

@@ -13,12 +13,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, create_model
-from pydantic_core import PydanticCustomError
+from pydantic import Field, PrivateAttr
 
 from harness.contracts import Json
-from harness.fault_points import FAULT_POINTS
-from harness.faults import FAULTS
+from harness.draws import draw
+from harness.fault_spec import FAULT_SPECS as FAULT_SPECS  # part of the language
+from harness.fault_spec import FaultSpec as FaultSpec
+from harness.scenario_values import (
+    Bytes,
+    Count,
+    EachOf,
+    EngineKinds,
+    Generations,
+    Index,
+    IndexOrAll,
+    Outcome,
+    PerEngine,
+    Profile,
+    Reasons,
+    Request,
+    Restarted,
+    Seconds,
+    Section,
+    Senders,
+    SendLoops,
+    Stall,
+    Text,
+    Transport,
+    Versions,
+)
 
 INVARIANTS = {
     "ranks_agree": "the ranks that completed an agreement report the same outcome",
@@ -28,6 +51,7 @@ INVARIANTS = {
     "outcome_table": "generation, label and bytes are what the outcome allows",
     "no_open_session": "no worker is left inside a weight update",
     "nothing_left_behind": "no process, port or shared memory is left",
+    "bytes_counted_once": "every push that succeeds reports the bytes of one pass",
     "clean_push": "one more push without faults succeeds",
 }
 
@@ -38,72 +62,26 @@ NUM_EXPERTS = 4  # of the mixture of experts
 MAX_REAL_WORKERS = 2
 MAX_REAL_ENGINES = 3
 
-Count = Annotated[int, Field(ge=1)]
-Index = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
-Text = Annotated[str, Field(min_length=1)]
-STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-
-
-def _index_or_all(value: Any) -> Any:
-    if value == "all" or (type(value) is int and value >= 0):
-        return value
-    raise PydanticCustomError("expected", "a number from 0, or all")
-
-
-def _nth(value: Any) -> Any:
-    if value == "always":
-        return value
-    counts = value if isinstance(value, list | tuple) else [value]
-    if counts and all(type(count) is int and count >= 1 for count in counts):
-        return tuple(counts)
-    raise PydanticCustomError("expected", "a count from 1, a list of counts, or always")
-
-
-def _per_engine(*words: str) -> BeforeValidator:
-    """Take one value for all engines, or a list of them that becomes a tuple."""
-    known = f"one of {', '.join(words)}" if words else "a string"
-
-    def check(value: Any) -> Any:
-        values = tuple(value) if isinstance(value, list | tuple) else (value,)
-        if all(isinstance(each, str) and (not words or each in words) for each in values):
-            return values if isinstance(value, list | tuple) else value
-        step = f"Put it in quotes{' and use one of the words' if words else ''}."
-        context = {"known": known, "step": step}
-        raise PydanticCustomError("expected", "{known}, or a list of them", context)
-
-    return BeforeValidator(check)
-
-
-IndexOrAll = Annotated[int | Literal["all"], BeforeValidator(_index_or_all)]
-Nth = Annotated[tuple[int, ...] | Literal["always"], BeforeValidator(_nth)]
-
-
-class Section(BaseModel):
-    """One mapping of a scenario file. Nothing is coerced and nothing unknown is taken."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", **STRICT)
-
 
 class Trainer(Section):
-    """The trainer's ranks. Data parallel is what remains of them.
-
-    With ``expert_parallel`` above 1 the model is a mixture of experts, which are spread over the
-    data parallel ranks.
+    """The trainer's ranks and how the model is split over them.
 
     Attributes:
-        senders: who sends weights to the engines. ``one``: rank 0. ``slots``: each engine has its
-            slot of the ranks, whose first one leads it and sends to it (expert routing, on ipc).
-            ``stages``: the first rank of each pipeline stage sends that stage's layers, in turn and
-            inside one session (on nccl).
-        send_loop: ours, or vLLM's own trainer classes; by default those that belong to the engines.
+        ranks: world size.
+        pipeline_parallel: stages that hold the model's layers between them.
+        expert_parallel: ranks that hold the experts between them, out of the data parallel ones;
+            it divides 4. Above 1 the model is a mixture of experts.
+        senders: which ranks send weights to the engines.
+        send_loop: which trainer classes push the weights.
+        tensor_parallel: ranks that hold the shards of a tensor between them; it divides 16. By
+            default as many as the ranks of a stage allow. What remains is data parallel: replicas.
     """
 
     ranks: Annotated[int, Field(ge=1, le=256)] = 2
     pipeline_parallel: Count = 1
     expert_parallel: Count = 1
-    senders: Literal["one", "slots", "stages"] = "one"
-    send_loop: Literal["auto", "ours", "vllm"] = "auto"
+    senders: Senders = "one"
+    send_loop: SendLoops = "auto"
     # As far as the tiny model can be split.
     tensor_parallel: Count = Field(
         default_factory=lambda given: math.gcd(
@@ -121,18 +99,30 @@ class Engines(Section):
     """The inference servers, all alike.
 
     Attributes:
-        kind: our fakes, or real vLLM servers on CPU.
-        profile: the session rules of a fake one.
+        count: how many servers there are. Real ones: at most 3.
+        workers: processes of one server that hold a shard each; it divides 16. Real ones: at most
+            2.
+        kind: what the servers are.
+        profile: the session rules of fake ones.
     """
 
     count: Annotated[int, Field(ge=1, le=64)] = 1
     workers: Count = 1
-    kind: Literal["fake", "vllm"] = "fake"
-    profile: Literal["vllm-0.32", "vllm-next"] = "vllm-0.32"
+    kind: EngineKinds = "fake"
+    profile: Profile = "vllm-0.32"
 
 
 class TimeoutLimits(Section):
-    """The fields of `harness.contracts.Timeouts`, in seconds, with their defaults."""
+    """The limits of waits, in seconds, as the target is given them.
+
+    Attributes:
+        init_s: limit of the request that builds the channel, and of the sender's part in it.
+        request_s: limit of every other request.
+        process_group_s: limit of collectives in the trainer's own groups. Peers wait in them while
+            the sender waits for a request, so keep it above `request_s`.
+        rendezvous_s: how long an engine's worker waits for the sender to open an NCCL channel. Keep
+            it below `init_s`, so that its answer comes before the request ends.
+    """
 
     init_s: Seconds = 10.0
     request_s: Seconds = 10.0
@@ -140,107 +130,49 @@ class TimeoutLimits(Section):
     rendezvous_s: Seconds = 5.0
 
 
-class FaultSpec(Section):
-    """Where and when one fault strikes. The fields of its kind are added in `FAULT_SPECS`.
+class Restart(Section):
+    """Stop and start the trainer (all ranks) or one engine between two pushes.
 
     Attributes:
-        at: a name of ``harness.fault_points``.
-        engine, rank: the process, or ``all``: the one of the two that the point's role takes.
-        worker: at ``worker.*`` points only; every worker where it is not given.
-        push: 0 is the connect before the first push. The connect of a trainer that was restarted
-            before push n belongs to push n.
-        nth: visits that it strikes, counted from 1 over those that match all selectors, for each
-            push and worker afresh.
-        session, tensor, name: narrow the point; ``tensor`` and ``name`` are glob patterns.
-        required: a scenario whose required fault never struck is ``invalid``.
+        what: who is restarted.
+        engine: beside `what: engine`, its number from 0.
+        before_push: the push that comes next. Engines restart after the connect that precedes it,
+            if there is one, unless the trainer restarts too.
     """
 
-    kind: str
-    at: str
-    engine: IndexOrAll | None = None
-    rank: IndexOrAll | None = None
-    worker: IndexOrAll | None = None
-    push: Index = 1
-    nth: Nth = (1,)
-    session: Literal["target", "draft"] | None = None
-    tensor: Text | None = None
-    name: Text | None = None
-    required: bool = True
-
-    @property
-    def role(self) -> str:
-        """Who must be named to address it: ``engine`` (also for its workers) or ``rank``."""
-        return "rank" if FAULT_POINTS[self.at].role == "rank" else "engine"
-
-    @property
-    def index(self) -> int | Literal["all"] | None:
-        """The engine or the rank that it strikes."""
-        return self.rank if self.role == "rank" else self.engine
-
-    def selectors(self) -> dict[str, Json]:
-        """What narrows the point, as `harness.contracts.Injector` knows it."""
-        given: dict[str, Json] = {
-            key: getattr(self, key) for key in ("worker", "session", "tensor", "name")
-        }
-        return {key: value for key, value in given.items() if value not in (None, "all")}
-
-    def options(self) -> dict[str, Json]:
-        """The fields of the kind itself."""
-        return self.model_dump(exclude=set(FaultSpec.model_fields))
-
-
-def _spec_of(kind: str) -> type[FaultSpec]:
-    """Return `FaultSpec` with the fields of one kind beside its own."""
-    own: dict[str, Any] = {
-        name: (field.annotation, field) for name, field in FAULTS[kind].model_fields.items()
-    }
-    return create_model(f"FaultSpec_{kind}", __base__=FaultSpec, **own)
-
-
-FAULT_SPECS = {kind: _spec_of(kind) for kind in FAULTS}
-
-
-class Restart(Section):
-    """Stop and start the trainer (all ranks) or one engine between two pushes."""
-
-    what: Literal["trainer", "engine"]
+    what: Restarted
     engine: Index | None = None
     before_push: Count
 
 
 class StagedRequest(Section):
-    """One request sent to engines before the trainer connects, to leave them in some state."""
+    """One request sent to engines before the trainer connects, to leave them in some state.
+
+    Attributes:
+        engine: who gets it: a number from 0, or all.
+        request: what is sent.
+    """
 
     engine: IndexOrAll = "all"
-    request: Literal["pause", "start", "start_draft", "finish"]
-
-
-Outcome = Literal["resumed", "raised", "degraded", "deadlock", "mixed"]
-PerEngine = str | tuple[str, ...] | None
-Versions = Annotated[PerEngine, _per_engine()]
-Generations = Annotated[PerEngine, _per_engine("running", "paused", "dead", "stuck")]
-Bytes = Annotated[PerEngine, _per_engine("unchanged", "dirty", "committed", "stuck")]
-# The values of ``harness.monitors.classify.Kind``.
-Stall = Literal["deadlock", "waiting", "crashed", "frozen", "busy", "slow", "stuck"]
+    request: Request
 
 
 class Expectation(Section):
     """What must be true after one push. What is not given is not checked.
 
-    ``version``, ``generation`` and ``bytes`` hold for every engine, or are lists with one entry
-    per engine. A connect that fails is the outcome of the push that it comes before.
-
     Attributes:
-        outcome: of all ranks; ``deadlock``, and ``mixed`` where some ranks raised and others did
-            not, are for negative controls.
-        attempts: complete sends within the push.
+        outcome: how the push ended on all ranks. A connect that fails is the outcome of the push
+            that it comes before.
+        attempts: complete sends within the push: 1, or 2 with the resend.
         connect_attempts: channels that the connect before the push built or tried to build.
         retries: requests of the push that were repeated in place.
-        version: label that the engine reports.
-        generation: ``dead`` where the engine does not answer, ``stuck`` where a call never ends.
-        bytes: what the target reports of the engine's weights.
+        version: the label that the engines report, as text: one for all, or a list with one for
+            each. Engines start with default; each push that succeeds counts on from there.
+        generation: what the engines do: one word for all, or a list with one for each.
+        bytes: what the target reports of the engines' weights: one word for all, or a list with one
+            for each.
         error: part of the message, on every rank that raised.
-        names_engine: the message names this engine.
+        names_engine: the message of every rank that raised names this engine.
         stall: what the monitor called one of the push's stalls, or a death in it.
     """
 
@@ -265,10 +197,18 @@ class Expectation(Section):
         return (value,) * num_engines
 
 
-_TOPOLOGY = {
-    "trainer", "engines", "transport", "packed", "draft", "timeouts", "seed", "pushes",
-    "target", "target_options",
-}  # fmt: skip
+# What a run is made in, and not what happens in it. A folder's defaults may set it.
+SETTING = (
+    "trainer",
+    "engines",
+    "transport",
+    "packed",
+    "draft",
+    "timeouts",
+    "seed",
+    "target",
+    "target_options",
+)
 
 
 class Scenario(Section):
@@ -276,26 +216,36 @@ class Scenario(Section):
 
     Attributes:
         proves: the sentence that a run shows to be true.
-        source: the incident behind it.
-        packed: whether tensors travel packed into chunks.
+        source: address of the public report of the incident behind it.
+        trainer: the ranks that push.
+        engines: the servers that are pushed to.
+        transport: how the tensors travel.
+        packed: whether tensors travel packed into chunks, or each by itself.
         draft: whether a push carries a draft model too.
-        pushes: how many pushes are made.
-        target: ``package.module:factory``; without it the one of the command line.
+        timeouts: the limits that the target is given.
+        seed: of everything random: the weights, what `random` draws, and the jitter of delays.
+        pushes: how many pushes are made; by default one for each expectation.
+        faults: what goes wrong.
+        restarts: who is restarted between pushes.
+        before_connect: requests that leave engines in some state before the trainer connects.
+        target: the module under test, `package.module:factory`; by default the command line's.
         target_options: passed to the target as they are.
-        expect: one for every push, or a single one that holds for each.
-        tolerates: why the faults are meant to make no difference to ``expect``.
-        waive: invariant -> why it need not hold here.
+        expect: what must be true: one mapping that holds for every push, or a list with one for
+            each.
+        tolerates: why the faults are meant to make no difference to `expect`; without it, a
+            scenario whose run without faults meets `expect` as well is `invalid`.
+        waive: invariants that need not hold here, each with the reason.
         breaks: invariants that must turn out broken, and no others: for negative controls.
-        only_as_written: ``vllm`` or ``vllm-next`` -> why ``--engines`` cannot move it there.
-        deadline_s: limit of each connect and each push, in seconds; follows from the time-outs
-            where ``None``.
+        only_as_written: engines that `--engines` must not move it to, each with the reason.
+        deadline_s: limit of each connect and each push, in seconds. By default
+            `10 + 2 x init_s + 8 x request_s`, and what slow faults take.
     """
 
     proves: Text
     source: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
     trainer: Trainer = Trainer()
     engines: Engines = Engines()
-    transport: Literal["ipc", "nccl"]
+    transport: Transport
     packed: bool = True
     draft: bool = False
     timeouts: TimeoutLimits = TimeoutLimits()
@@ -308,13 +258,17 @@ class Scenario(Section):
     target_options: dict[str, Any] = Field(default_factory=dict)
     expect: tuple[Expectation, ...]
     tolerates: Text | None = None
-    waive: dict[str, Text] = Field(default_factory=dict)
-    breaks: Annotated[tuple[str, ...], Field(strict=False)] = ()  # a YAML list
-    only_as_written: dict[Literal["vllm", "vllm-next"], Text] = Field(default_factory=dict)
+    waive: Annotated[dict[str, Text], Reasons(INVARIANTS)] = Field(default_factory=dict)
+    breaks: Annotated[tuple[str, ...], Field(strict=False), EachOf(INVARIANTS)] = ()  # a YAML list
+    only_as_written: Annotated[
+        dict[Literal["vllm", "vllm-next"], Text],
+        Reasons({"vllm": "real engines", "vllm-next": "fakes under the rules vLLM moves to"}),
+    ] = Field(default_factory=dict)
     deadline_s: Seconds | None = None
 
     _name: str = PrivateAttr(default="")
     _path: Path = PrivateAttr(default=Path())
+    _drawn: Mapping[str, Json] = PrivateAttr(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -327,8 +281,21 @@ class Scenario(Section):
         return self._path
 
     @property
+    def drawn(self) -> Mapping[str, Json]:
+        """What ``random`` became: place in the file (``faults.0.engine``) -> the value drawn."""
+        return self._drawn
+
+    @property
     def num_pushes(self) -> int:
         return self.pushes
+
+    @property
+    def limit_s(self) -> float:
+        """How long one command may take: its waits, each to its end, and time to compute."""
+        if self.deadline_s is not None:
+            return self.deadline_s
+        slow_s = sum(fault.delay_s for fault in self.faults)
+        return 10.0 + 2 * self.timeouts.init_s + 8 * self.timeouts.request_s + slow_s
 
     @property
     def model(self) -> str:
@@ -342,6 +309,26 @@ class Scenario(Section):
         copy._name, copy._path = name, path
         return copy
 
+    def decided(self) -> Scenario:
+        """Return this scenario with everything that it leaves to chance drawn from its seed."""
+        faults: list[FaultSpec] = []
+        drawn: dict[str, Json] = {}
+        for number, fault in enumerate(self.faults):
+            one, values = draw(
+                fault,
+                number=number,
+                seed=self.seed,
+                ranks=self.trainer.ranks,
+                engines=self.engines.count,
+                workers=self.engines.workers,
+                num_experts=NUM_EXPERTS if self.trainer.expert_parallel > 1 else 0,
+            )
+            faults.append(one)
+            drawn |= {f"faults.{number}.{key}": value for key, value in values.items()}
+        copy = self.model_copy(update={"faults": tuple(faults)})
+        copy._drawn = drawn
+        return copy
+
     def expectation(self, push: int) -> Expectation:
         """Return what push number ``push`` (from 1) must show."""
         assert 1 <= push <= self.pushes, f"push {push} of {self.pushes}"
@@ -350,7 +337,8 @@ class Scenario(Section):
     def faults_for(self, role: Literal["engine", "rank"], index: int) -> list[dict[str, Json]]:
         """Return the faults addressed to one process, as `harness.injector` takes them.
 
-        An engine is given those of its workers too. ``fault`` is the number in this scenario.
+        An engine is given those of its workers too. ``fault`` is the number in this scenario,
+        ``seed`` that of what the kind draws each time it strikes.
         """
         return [
             {
@@ -361,6 +349,7 @@ class Scenario(Section):
                 "push": fault.push,
                 "nth": fault.nth if fault.nth == "always" else list(fault.nth),
                 "where": fault.selectors(),
+                "seed": f"{self.seed}:faults.{number}:{role}.{index}",
                 "options": fault.options(),
             }
             for number, fault in enumerate(self.faults)
@@ -386,15 +375,5 @@ class Scenario(Section):
 
     def control_key(self) -> str:
         """Return a short name that scenarios share exactly when their control runs are alike."""
-        shared = (
-            "trainer",
-            "engines",
-            "transport",
-            "packed",
-            "draft",
-            "timeouts",
-            "seed",
-            "pushes",
-        )
-        what = self.model_dump(include={*shared, "target", "target_options"}, mode="json")
+        what = self.model_dump(include={*SETTING, "pushes"}, mode="json")
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]

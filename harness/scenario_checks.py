@@ -7,12 +7,9 @@ between them, so that one mistake hides no other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from harness.fault_points import FAULT_POINTS, FaultPoint
-from harness.faults import FAULTS
+from harness.fault_checks import check_faults
 from harness.scenario import (
     INVARIANTS,
     MAX_REAL_ENGINES,
@@ -20,32 +17,12 @@ from harness.scenario import (
     MAX_SHARDS,
     NUM_EXPERTS,
     Engines,
-    Expectation,
-    FaultSpec,
-    Restart,
-    StagedRequest,
     Trainer,
 )
-from harness.wording import near, show, unknown
+from harness.scenario_parts import Parts as Parts
+from harness.scenario_parts import check_index, problem
+from harness.wording import unknown
 from harness.yaml_document import Place, Problem
-
-
-@dataclass
-class Parts:
-    """The valid parts of one scenario; ``None``, or absent from a list, where a part is broken."""
-
-    trainer: Trainer | None = None
-    engines: Engines | None = None
-    draft: bool | None = None
-    transport: str | None = None
-    pushes: int | None = None
-    faults: Mapping[int, FaultSpec] = field(default_factory=dict)
-    restarts: Mapping[int, Restart] = field(default_factory=dict)
-    before_connect: Mapping[int, StagedRequest] = field(default_factory=dict)
-    expect: Mapping[Place, Expectation] = field(default_factory=dict)
-    num_expectations: int | None = None
-    waive: Mapping[str, str] = field(default_factory=dict)
-    breaks: tuple[str, ...] = ()
 
 
 def check(parts: Parts) -> Iterator[Problem]:
@@ -59,7 +36,7 @@ def _check_layout(parts: Parts) -> Iterator[Problem]:
     if trainer is not None:
         model_parallel = trainer.tensor_parallel * trainer.pipeline_parallel
         if trainer.ranks % model_parallel:
-            yield _problem(
+            yield problem(
                 ("trainer", "ranks"),
                 f"a multiple of tensor_parallel x pipeline_parallel = {model_parallel}",
                 trainer.ranks,
@@ -75,7 +52,7 @@ def _check_layout(parts: Parts) -> Iterator[Problem]:
 def _check_experts(trainer: Trainer, engines: Engines | None) -> Iterator[Problem]:
     divisor = math.gcd(NUM_EXPERTS, max(trainer.data_parallel, 1))
     if divisor % trainer.expert_parallel:
-        yield _problem(
+        yield problem(
             ("trainer", "expert_parallel"),
             f"a divisor of {divisor}, since {NUM_EXPERTS} experts are spread over "
             f"{trainer.data_parallel} data parallel ranks",
@@ -83,7 +60,7 @@ def _check_experts(trainer: Trainer, engines: Engines | None) -> Iterator[Proble
             "Change it, or the number of ranks.",
         )
     if engines is not None and engines.kind == "vllm" and trainer.expert_parallel > 1:
-        yield _problem(
+        yield problem(
             ("trainer", "expert_parallel"),
             "1, since the real engines' model has no experts",
             trainer.expert_parallel,
@@ -99,22 +76,22 @@ def _check_senders(parts: Parts) -> Iterator[Problem]:
     place = ("trainer", "senders")
     transport = {"slots": "ipc", "stages": "nccl"}[trainer.senders]
     if parts.transport not in (None, transport):
-        yield _problem(
+        yield problem(
             place, f"one, as the transport is {parts.transport}", trainer.senders,
             f"Use transport: {transport}, or one sender.",
         )  # fmt: skip
     if engines is not None and (engines.kind != "fake" or trainer.send_loop == "vllm"):
-        yield _problem(
+        yield problem(
             place, "one, as vLLM's own send loops have one sender", trainer.senders,
             "Use kind: fake and send_loop: ours.",
         )  # fmt: skip
     if trainer.senders == "slots" and engines is not None and trainer.ranks % engines.count:
-        yield _problem(
+        yield problem(
             ("trainer", "ranks"), f"a multiple of the {engines.count} engines, for equal slots",
             trainer.ranks, "Change one of the two.",
         )  # fmt: skip
     if trainer.senders == "stages" and (trainer.pipeline_parallel == 1 or parts.draft):
-        yield _problem(
+        yield problem(
             place, "pipeline_parallel of 2 or more, and no draft, for stages that send in turn",
             f"{trainer.pipeline_parallel}{' and a draft' if parts.draft else ''}",
             "Change one of them.",
@@ -133,14 +110,14 @@ def _check_real(parts: Parts) -> Iterator[Problem]:
     )
     for key, is_wrong, expected in limits:
         if is_wrong:
-            yield _problem(
+            yield problem(
                 ("engines", key),
                 f"{expected}, since kind is vllm",
                 getattr(engines, key),
                 "Change it, or use kind: fake.",
             )
     if parts.draft:
-        yield _problem(
+        yield problem(
             ("draft",),
             "false, since the real engines serve a model without a draft",
             True,
@@ -149,106 +126,12 @@ def _check_real(parts: Parts) -> Iterator[Problem]:
 
 
 def _unsplittable(place: Place, found: int) -> Problem:
-    return _problem(
+    return problem(
         place,
         f"a number that divides {MAX_SHARDS}, the model's narrowest split dimension",
         found,
         "Use 1, 2, 4, 8 or 16.",
     )
-
-
-def _check_faults(parts: Parts) -> Iterator[Problem]:
-    for number, fault in parts.faults.items():
-        place: Place = ("faults", number)
-        if fault.at not in FAULT_POINTS:
-            yield Problem((*place, "at"), unknown(fault.at, FAULT_POINTS, what="a fault point of"))
-            continue
-        point = FAULT_POINTS[fault.at]
-        if not FAULTS[fault.kind].can_strike(fault.at):
-            possible = [name for name in FAULT_POINTS if FAULTS[fault.kind].can_strike(name)]
-            yield _problem(
-                (*place, "at"),
-                f"a point that {fault.kind} can strike ({', '.join(possible)})",
-                fault.at,
-                near(fault.at, possible),
-            )
-        yield from _check_process(fault, point, place)
-        yield from _check_address(fault, point, place, parts)
-        yield from _check_selectors(fault, point, place, parts)
-        if parts.pushes is not None and fault.push > parts.pushes:
-            yield _problem(
-                (*place, "push"),
-                f"a push from 0 (the connect) to {parts.pushes}",
-                fault.push,
-                "Lower it, or raise pushes.",
-            )
-
-
-def _check_process(fault: FaultSpec, point: FaultPoint, place: Place) -> Iterator[Problem]:
-    """A fault in a thread strikes that thread's own process."""
-    process = fault.options().get("process")
-    allowed = {"engine": ("server", "core", "worker"), "worker": ("worker",), "rank": ()}
-    if process is not None and process not in allowed[point.role]:
-        expected = " or ".join(allowed[point.role]) or "no process"
-        yield _problem(
-            (*place, "process"),
-            f"{expected} at {fault.at}, where a thread strikes its own process",
-            process,
-            "Remove it, or place the fault at a point of engine.*.",
-        )
-
-
-def _check_address(
-    fault: FaultSpec, point: FaultPoint, place: Place, parts: Parts
-) -> Iterator[Problem]:
-    takes, other = ("rank", "engine") if point.role == "rank" else ("engine", "rank")
-    if getattr(fault, takes) is None:
-        message = f"expected the key {takes} beside {fault.at}, found none. Add a number or all."
-        yield Problem((*place, takes), message)
-    if getattr(fault, other) is not None:
-        yield Problem(
-            (*place, other),
-            f"expected {takes} beside {fault.at}, found {other}. Write {takes} instead.",
-            at_key=True,
-        )
-    trainer, engines = parts.trainer, parts.engines
-    if takes == "rank" and trainer is not None:
-        yield from _check_index(fault.rank, (*place, "rank"), trainer.ranks, "trainer.ranks")
-    if takes == "engine" and engines is not None:
-        yield from _check_index(fault.engine, (*place, "engine"), engines.count, "engines.count")
-        if point.role == "worker":
-            workers = engines.workers
-            yield from _check_index(fault.worker, (*place, "worker"), workers, "engines.workers")
-
-
-def _check_index(
-    found: int | str | None, place: Place, count: int, limit: str
-) -> Iterator[Problem]:
-    if isinstance(found, int) and found >= count:
-        what = "an engine" if limit == "engines.count" else f"a {place[-1]}"
-        yield _problem(
-            place,
-            f"{what} from 0 to {count - 1} ({limit} is {count})",
-            found,
-            f"Lower it, or raise {limit}.",
-        )
-
-
-def _check_selectors(
-    fault: FaultSpec, point: FaultPoint, place: Place, parts: Parts
-) -> Iterator[Problem]:
-    for key in ("worker", "session", "tensor", "name"):
-        if getattr(fault, key) is not None and key not in point.narrowed_by:
-            places = ", ".join(p.name for p in FAULT_POINTS.values() if key in p.narrowed_by)
-            yield Problem(
-                (*place, key),
-                f"expected {key} only at {places}, found it at {fault.at}. Remove it.",
-                at_key=True,
-            )
-    if fault.session == "draft" and parts.draft is False:
-        yield _problem(
-            (*place, "session"), "target, since draft is false", "draft", "Set draft: true."
-        )
 
 
 def _check_between_pushes(parts: Parts) -> Iterator[Problem]:
@@ -262,9 +145,9 @@ def _check_between_pushes(parts: Parts) -> Iterator[Problem]:
             yield Problem((*place, "engine"), message, at_key=True)
         if parts.engines is not None:
             count = parts.engines.count
-            yield from _check_index(restart.engine, (*place, "engine"), count, "engines.count")
+            yield from check_index(restart.engine, (*place, "engine"), count, "engines.count")
         if parts.pushes is not None and restart.before_push > parts.pushes:
-            yield _problem(
+            yield problem(
                 (*place, "before_push"),
                 f"a push from 1 to {parts.pushes}",
                 restart.before_push,
@@ -274,9 +157,9 @@ def _check_between_pushes(parts: Parts) -> Iterator[Problem]:
         place = ("before_connect", number)
         if parts.engines is not None:
             count = parts.engines.count
-            yield from _check_index(staged.engine, (*place, "engine"), count, "engines.count")
+            yield from check_index(staged.engine, (*place, "engine"), count, "engines.count")
         if staged.request == "start_draft" and parts.draft is False:
-            yield _problem(
+            yield problem(
                 (*place, "request"), "a request without draft", "start_draft", "Set draft: true."
             )
 
@@ -284,7 +167,7 @@ def _check_between_pushes(parts: Parts) -> Iterator[Problem]:
 def _check_expectations(parts: Parts) -> Iterator[Problem]:
     given, pushes = parts.num_expectations, parts.pushes
     if given is not None and pushes is not None and given not in (1, pushes):
-        yield _problem(
+        yield problem(
             ("expect",),
             f"one mapping, or a list of {pushes} (one for each push)",
             f"{given} entries",
@@ -296,14 +179,14 @@ def _check_expectations(parts: Parts) -> Iterator[Problem]:
             for key in ("version", "generation", "bytes"):
                 value = getattr(expectation, key)
                 if isinstance(value, tuple) and len(value) != count:
-                    yield _problem(
+                    yield problem(
                         (*place, key),
                         f"one value, or a list of {count} (engines.count)",
                         value,
                         "List one for each engine.",
                     )
             named = expectation.names_engine
-            yield from _check_index(named, (*place, "names_engine"), count, "engines.count")
+            yield from check_index(named, (*place, "names_engine"), count, "engines.count")
         for key in ("error", "names_engine"):
             if getattr(expectation, key) is not None and expectation.outcome in (
                 "resumed",
@@ -331,16 +214,11 @@ def _check_invariants(parts: Parts) -> Iterator[Problem]:
             yield Problem(("breaks", number), message)
 
 
-def _problem(place: Place, expected: str, found: Any, next_step: str) -> Problem:
-    shown = found if isinstance(found, str) else show(found)
-    return Problem(place, f"expected {expected}, found {shown}. {next_step}")
-
-
 _CHECKS: tuple[Callable[[Parts], Iterator[Problem]], ...] = (
     _check_layout,
     _check_senders,
     _check_real,
-    _check_faults,
+    check_faults,
     _check_between_pushes,
     _check_expectations,
     _check_invariants,

@@ -5,70 +5,60 @@ Whatever stands in a file, the caller gets errors to print and never a traceback
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
 from harness.contracts import Json
+from harness.deadline_lint import lint
 from harness.errors import UsageError
+from harness.file_errors import FileError, Layer, layer_of, locate
+from harness.folder_defaults import NAME as DEFAULTS
+from harness.folder_defaults import SCENARIOS_ROOT as SCENARIOS_ROOT
+from harness.folder_defaults import layers_above, merged
 from harness.matrix import Cell, expand
-from harness.scenario import (
-    FAULT_SPECS,
-    STRICT,
-    Expectation,
-    FaultSpec,
-    Restart,
-    Scenario,
-    Section,
-    StagedRequest,
-)
-from harness.scenario_checks import Parts, check
-from harness.wording import explain, show, unknown
-from harness.yaml_document import Document, Place, Position, Problem, SyntaxProblem, read_document
+from harness.scenario import Scenario
+from harness.validation import validate
+from harness.wording import show
+from harness.yaml_document import Position, Problem, SyntaxProblem, read_document
 
-SCENARIOS_ROOT = "scenarios"  # names of scenarios start below the nearest folder of this name
-
-
-@dataclass(frozen=True, order=True)
-class FileError:
-    """One error: ``file:line:column: where: expected ..., found .... <next step>``."""
-
-    path: Path
-    position: Position
-    place: str  # "faults.0.at"; "" for the whole file
-    message: str
-
-    def __str__(self) -> str:
-        at = f"{self.path}:{self.position.line}:{self.position.column}"
-        return f"{at}: {self.place}: {self.message}" if self.place else f"{at}: {self.message}"
+MAX_ERRORS = 100  # of one file; nobody reads more before the next check
 
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """What one file holds: all its scenarios, or all its errors."""
+    """What one file holds: all its scenarios, or all its errors.
+
+    Attributes:
+        warnings: what the scenarios cannot prove as they are; no reason not to run them.
+    """
 
     path: Path
     scenarios: tuple[Scenario, ...]
     errors: tuple[FileError, ...]
+    warnings: tuple[FileError, ...] = ()
 
 
 def discover(paths: Iterable[Path]) -> list[Path]:
     """Return the scenario files that the paths name: files as they are, folders recursively.
 
+    The defaults of folders are no scenarios.
+
     Raises:
-        UsageError: a path does not exist, or a folder holds no ``.yaml`` file.
+        UsageError: a path does not exist, or a folder holds no scenario.
     """
     found: dict[Path, None] = {}
     for path in paths:
-        files = sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
-        if not path.exists() or not files:
-            what = "no .yaml file in it" if path.exists() else "nothing there"
+        files, what = [path], ""
+        try:
+            if path.is_dir():
+                files = sorted(file for file in path.rglob("*.yaml") if file.name != DEFAULTS)
+                what = "" if files else "no .yaml file in it"
+            elif not path.exists():
+                what = "nothing there"
+        except OSError as error:
+            what = str(error.strerror)
+        if what:
             raise UsageError(
                 f"{path}: expected a scenario file or a folder of them, found {what}. "
                 f"Check the path."
@@ -78,33 +68,62 @@ def discover(paths: Iterable[Path]) -> list[Path]:
 
 
 def load_file(path: Path) -> LoadedFile:
-    """Read one file and check it whole, every cell of its matrix included."""
+    """Read one file, with the defaults of its folders, and check every cell of its matrix."""
+    if path.name == DEFAULTS:
+        message = "expected a scenario, found the defaults of a folder. Name a scenario below it."
+        return LoadedFile(path, (), (FileError(path, Position(1, 1), "", message),))
+    above, errors = layers_above(path)
     try:
         document, problems = read_document(path)
     except SyntaxProblem as problem:
-        return LoadedFile(path, (), (FileError(path, problem.position, "", problem.message),))
+        error = FileError(path, problem.position, "", problem.message)
+        return LoadedFile(path, (), (error, *errors))
+    layers = [Layer(path, document), *above]
     if not isinstance(document.data, dict) or not document.data:
         found = "an empty file" if not document.data else show(document.data)
         message = (
             f"expected a mapping with at least proves, transport and expect, found {found}. "
-            f"Start from a scenario that is there."
+            f"Start with `resync-chaos new`."
         )
         problems.append(Problem((), message))
-        return LoadedFile(path, (), _errors(path, document, problems))
-    cells, matrix_problems = expand(document.data)
+        return LoadedFile(path, (), (*locate(layers[:1], problems), *errors))
+    data = merged(layers)
+    cells, matrix_problems = expand(data)
     problems += matrix_problems
-    scenarios = []
-    for cell in cells or [_without_matrix(document.data)]:
-        scenario, cell_problems = _validate(cell.data)
+    scenarios, doubts = [], []
+    for cell in cells or [_without_matrix(data)]:
+        scenario, cell_problems = validate(cell.data)
         if scenario is not None:
             scenarios.append(scenario.named(f"{_stem(path)}{cell.id}", path))
-        problems += (
-            Problem(cell.origin(each.place), each.message, at_key=each.at_key)
-            for each in cell_problems
-            if not document.is_refused(cell.origin(each.place))
-        )
-    errors = _errors(path, document, problems)
-    return LoadedFile(path, () if errors else tuple(scenarios), errors)
+            doubts += _placed(cell, lint(scenario))
+        problems += [
+            each
+            for each in _placed(cell, cell_problems)
+            # A value that could not be read was told of already, and broken defaults may have held
+            # what is missing.
+            if not layer_of(layers, each.place).document.is_refused(each.place)
+            and not (errors and each.place == ("transport",) and "transport" not in cell.data)
+        ]
+    found_errors = locate(layers, problems)
+    if errors:  # of the defaults, which are told of once, not with every scenario
+        found_errors = tuple(error for error in found_errors if error.path == path)
+    all_errors = (*found_errors, *errors)
+    if len(all_errors) > MAX_ERRORS:
+        found = f"{len(all_errors)} in {path}"
+        message = f"expected at most {MAX_ERRORS} errors to show, found {found}. Correct these."
+        last = FileError(path, all_errors[MAX_ERRORS].position, "", message)
+        all_errors = (*all_errors[:MAX_ERRORS], last)
+    if all_errors:
+        return LoadedFile(path, (), all_errors)
+    return LoadedFile(path, tuple(scenarios), (), locate(layers, doubts))
+
+
+def _placed(cell: Cell, problems: Iterable[Problem]) -> list[Problem]:
+    """Return a cell's problems where their values were written."""
+    return [
+        Problem(cell.origin(each.place, at_key=each.at_key), each.message, at_key=each.at_key)
+        for each in problems
+    ]
 
 
 def _without_matrix(data: Mapping[str, Json]) -> Cell:
@@ -119,174 +138,3 @@ def _stem(path: Path) -> str:
         below = len(folders) - folders[::-1].index(SCENARIOS_ROOT)
         return "/".join(parts[below:])
     return parts[-1]
-
-
-def _errors(path: Path, document: Document, problems: Iterable[Problem]) -> tuple[FileError, ...]:
-    """Return the problems as errors of the file, in its order; cells repeat some of them."""
-    return tuple(
-        sorted(
-            {
-                FileError(
-                    path,
-                    document.position(problem.place, at_key=problem.at_key),
-                    ".".join(map(str, problem.place)),
-                    problem.message,
-                )
-                for problem in problems
-            }
-        )
-    )
-
-
-_ITEMS: Mapping[str, Callable[[Json], type[Section]]] = {
-    "faults": lambda item: FAULT_SPECS[item["kind"]],
-    "restarts": lambda item: Restart,
-    "before_connect": lambda item: StagedRequest,
-    "expect": lambda item: Expectation,
-}
-_FIELDS = Scenario.model_fields
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Section)
-
-
-def _known_keys(annotation: Any) -> Iterable[str]:
-    return annotation.model_fields if _is_section(annotation) else ()
-
-
-def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    """Return what validates one field alone, so that a broken one hides no other."""
-    annotated: Any = Annotated[field.annotation, field]
-    return TypeAdapter(annotated, config=None if _is_section(field.annotation) else STRICT)
-
-
-_ADAPTERS = {name: _adapter(field) for name, field in _FIELDS.items() if name not in _ITEMS}
-
-
-def _validate(data: Mapping[str, Json]) -> tuple[Scenario | None, list[Problem]]:
-    """Return the scenario that the values are, or what is wrong with them."""
-    problems = [
-        Problem((key,), unknown(key, (*_FIELDS, "matrix"), what="a key of"), at_key=True)
-        for key in data
-        if key not in _FIELDS
-    ]
-    values: dict[str, Any] = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in _FIELDS.items()
-        if name not in data and not field.is_required()
-    }
-    for name in ("proves", "transport", "expect"):
-        if name not in data:
-            problems.append(Problem((name,), f"expected the key {name}, found none. Add it."))
-    for name, adapter in _ADAPTERS.items():
-        if name in data:
-            try:
-                values[name] = adapter.validate_python(data[name])
-            except ValidationError as error:
-                problems += _translated(error, (name,), _known_keys(_FIELDS[name].annotation))
-    items: dict[str, dict[Place, Any]] = {}
-    for name in _ITEMS:
-        items[name], item_problems = _validate_items(name, data)
-        problems += item_problems
-    num_expectations = _count(data.get("expect"))
-    if "pushes" not in data and num_expectations:
-        values["pushes"] = num_expectations
-    problems += check(_parts(values, items, num_expectations))
-    if problems:
-        return None, problems
-    lists = {name: tuple(found.values()) for name, found in items.items()}
-    return Scenario.model_construct(None, **(values | lists)), []
-
-
-def _validate_items(name: str, data: Mapping[str, Json]) -> tuple[dict[Place, Any], list[Problem]]:
-    """Return the valid entries of one list by their place, and what is wrong with the others."""
-    entries = data.get(name, [])
-    if name == "expect" and isinstance(entries, dict):
-        placed: list[tuple[Place, Json]] = [(("expect",), entries)]
-    elif isinstance(entries, list) and (entries or name != "expect"):
-        placed = [((name, number), entry) for number, entry in enumerate(entries)]
-    else:
-        expected = "a mapping, or a list of them" if name == "expect" else "a list of mappings"
-        message = f"expected {expected}, found {show(entries)}. Write - before each entry."
-        return {}, [Problem((name,), message)] if name in data else []
-    valid: dict[Place, Any] = {}
-    problems = []
-    for place, entry in placed:
-        if not isinstance(entry, dict):
-            message = f"expected a mapping, found {show(entry)}. Write key: value pairs."
-            problems.append(Problem(place, message))
-        elif name == "faults" and entry.get("kind") not in FAULT_SPECS:
-            found = entry.get("kind")
-            message = unknown(found, FAULT_SPECS) if "kind" in entry else _NO_KIND
-            problems.append(Problem((*place, "kind"), message))
-        else:
-            model = _ITEMS[name](entry)
-            try:
-                valid[place] = model.model_validate(entry)
-            except ValidationError as error:
-                problems += _translated(error, place, model.model_fields)
-                broken = {each["loc"][0] for each in error.errors() if each["loc"]}
-                rest = _without(broken, entry) if name == "faults" else entry
-                with suppress(ValidationError):
-                    valid[place] = model.model_validate(rest)
-    return valid, problems
-
-
-def _without(broken: Container[str | int], fault: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a fault without its broken fields, so that what else is wrong with it is found."""
-    rest = {key: value for key, value in fault.items() if key not in broken}
-    return rest | {key: "all" for key in ("engine", "rank") if key in broken and key in fault}
-
-
-_NO_KIND = f"expected the key kind, found none. Add one of {', '.join(FAULT_SPECS)}."
-
-
-def _translated(error: ValidationError, place: Place, known_keys: Iterable[str]) -> list[Problem]:
-    """Return pydantic's errors as problems below ``place``."""
-    return [
-        Problem(
-            (*place, *each["loc"]),
-            explain(_with_key(each, place), known_keys),
-            at_key=each["type"] == "extra_forbidden",
-        )
-        for each in error.errors(include_url=False)
-        if each["type"] != "default_factory_not_called"  # follows from an error told already
-    ]
-
-
-def _with_key(error: ErrorDetails, place: Place) -> ErrorDetails:
-    return error if error["loc"] else {**error, "loc": place}
-
-
-def _count(expect: Json) -> int | None:
-    if isinstance(expect, dict):
-        return 1
-    return len(expect) if isinstance(expect, list) and expect else None
-
-
-def _parts(
-    values: Mapping[str, Any],
-    items: Mapping[str, Mapping[Place, Any]],
-    num_expectations: int | None,
-) -> Parts:
-    numbered = {
-        name: {int(place[-1]): item for place, item in found.items()}
-        for name, found in items.items()
-        if name != "expect"
-    }
-    faults: dict[int, FaultSpec] = numbered["faults"]
-    return Parts(
-        trainer=values.get("trainer"),
-        engines=values.get("engines"),
-        draft=values.get("draft"),
-        transport=values.get("transport"),
-        pushes=values.get("pushes"),
-        faults=faults,
-        restarts=numbered["restarts"],
-        before_connect=numbered["before_connect"],
-        expect=items["expect"],
-        num_expectations=num_expectations,
-        waive=values.get("waive") or {},
-        breaks=values.get("breaks") or (),
-    )

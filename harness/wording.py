@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 
 from pydantic_core import ErrorDetails
 
@@ -42,8 +43,13 @@ def show(value: Json) -> str:
 
 def near(name: object, known: Iterable[str]) -> str:
     """Return the next step for an unknown name: the nearest known one, if any is near."""
-    close = get_close_matches(str(name), list(known), n=1)
-    return f"Did you mean {close[0]}?" if close else "Use one of those."
+    close = _nearest(str(name)[:MAX_SHOWN], tuple(known))
+    return f"Did you mean {close}?" if close else "Use one of those."
+
+
+@lru_cache(maxsize=1024)  # the cells of a matrix repeat a mistake
+def _nearest(name: str, known: tuple[str, ...]) -> str | None:
+    return next(iter(get_close_matches(name, known, n=1)), None)
 
 
 def unknown(found: object, known: Iterable[str], *, what: str = "one of") -> str:

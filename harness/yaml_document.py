@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,8 @@ from harness.contracts import Json
 Key: TypeAlias = str | int
 Place: TypeAlias = tuple[Key, ...]  # the way to a value: keys of mappings, numbers in lists
 
+MAX_BYTES = 128 * 1024  # the catalogue's largest file has some 2 KB
+MAX_KEY = 60  # characters of a key in a message
 MAX_DEPTH = 20  # a scenario needs 5; deeper nesting is a mistake
 
 # YAML 1.2's core schema: `yes`, `on` and `12:30` are text, which YAML 1.1 would take for others.
@@ -31,6 +35,15 @@ _PLAIN: tuple[tuple[re.Pattern[str], Callable[[str], Json]], ...] = (
 _STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in (
     "str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value"
 ))  # fmt: skip
+
+
+def shown_key(key: Key) -> str:
+    """Return a key as messages have it: on one line, printable, and not longer than it need be."""
+    text = str(key)
+    if len(text) <= MAX_KEY and text.isprintable():
+        return text
+    quoted = json.dumps(text)
+    return quoted if len(quoted) <= MAX_KEY else f"{quoted[: MAX_KEY - 3]}..."
 
 
 @dataclass(frozen=True, order=True)
@@ -62,6 +75,10 @@ class Document:
     def is_refused(self, place: Place) -> bool:
         """Whether the value at the place is refused already, or holds one that is."""
         return bool(place) and any(each[: len(place)] == place for each in self.refused)
+
+    def depth(self, place: Place) -> int:
+        """Return how much of the way to a place the document has."""
+        return next((n for n in range(len(place), 0, -1) if place[:n] in self.values), 0)
 
     def position(self, place: Place, *, at_key: bool = False) -> Position:
         """Return where a value (or its key) stands; where it is absent, what would hold it."""
@@ -113,7 +130,19 @@ def read_document(path: Path) -> tuple[Document, list[Problem]]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # a pipe may never end
+            raise SyntaxProblem(
+                Position(1, 1), "expected a file, found a device or a pipe. Name a file."
+            )
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise SyntaxProblem(
+                Position(1, 1),
+                f"expected at most {MAX_BYTES:,} bytes, found {path.stat().st_size:,}. "
+                f"Split it: a scenario is one story.",
+            )
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         position = Position(before.count(b"\n") + 1, len(before) - before.rfind(b"\n"))
@@ -140,12 +169,13 @@ class _Reader:
         self.problems: list[Problem] = []
         self._document = document
         self._seen: set[int] = set()
+        self._told: set[int] = set()
 
     def value(self, node: Any, place: Place) -> Json:
         """Return the node's value, and note where it stands."""
+        if id(node) in self._seen:  # the node stands where its anchor does, not here
+            return self._refuse_alias(node, place)
         self._document.values[place] = _start(node)
-        if id(node) in self._seen:
-            return self._refuse(place, "a value written out", "an alias", "Repeat the value.")
         if len(place) > MAX_DEPTH:
             found = f"more than {MAX_DEPTH} levels"
             return self._refuse(place, "a flat file", found, "Remove the brackets.")
@@ -174,13 +204,22 @@ class _Reader:
                 self._document.keys[at] = position
                 line = first[key].line
                 message = (
-                    f"expected each key once, found {key} again (first in line {line}). "
+                    f"expected each key once, found {shown_key(key)} again (first in line {line}). "
                     f"Remove one of them."
                 )
                 self.problems.append(Problem(at, message, at_key=True))
                 continue
             first[key] = self._document.keys[at] = position
             yield key, self.value(value_node, at)
+
+    def _refuse_alias(self, node: Any, place: Place) -> None:
+        """Refuse an alias; of all aliases of one anchor, tell of the first."""
+        if id(node) in self._told:
+            self._document.refused.add(place)
+            return
+        self._told.add(id(node))
+        found = f"an alias of what stands in line {_start(node).line}"
+        self._refuse(place, "a value written out", found, "Repeat the value.")
 
     def _refuse(self, place: Place, expected: str, found: str, next_step: str) -> None:
         self._document.refused.add(place)

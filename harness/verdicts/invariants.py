@@ -175,6 +175,18 @@ def _lost_a_rank(push: PushSeen) -> bool:
     return any(rank.struck or rank.leaves or rank.ending == "died" for rank in push.ranks.values())
 
 
+def bytes_counted_once(evidence: Evidence) -> list[str]:
+    """Every push that succeeded reports the same bytes for its last attempt: those of one pass."""
+    sent = {
+        push.number: push.report()["bytes_sent"][-1]
+        for push in evidence.all_pushes
+        if push.outcome == "resumed" and push.report().get("bytes_sent")
+    }
+    if len(set(sent.values())) <= 1:
+        return []
+    return [f"pushes of one model report different bytes, by push: {sent}"]
+
+
 def clean_push(evidence: Evidence) -> list[str]:
     """One more push without faults succeeded on every engine."""
     closing = evidence.run.closing
@@ -193,5 +205,6 @@ CHECKS: dict[str, Callable[[Evidence], list[str]]] = {
     "outcome_table": outcome_table,
     "no_open_session": no_open_session,
     "nothing_left_behind": nothing_left_behind,
+    "bytes_counted_once": bytes_counted_once,
     "clean_push": clean_push,
 }

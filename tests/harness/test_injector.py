@@ -180,8 +180,8 @@ REFUSED = [
      "Give a process only its own faults."),
     ("unknown-kind", {"kind": "explode"},
      "fault 3: expected a kind of disconnect, freeze, gil, hang, kill, lie, lock, loop, "
-     "port_taken, raise, reject, reply_lost, request_lost, slow, stale_version, swallow, found "
-     "'explode'. List new kinds in harness/faults/__init__.py."),
+     "port_taken, raise, reject, reply_lost, request_lost, slow, stale_engines, stale_version, "
+     "swallow, found 'explode'. List new kinds in harness/faults/__init__.py."),
 ]
 # fmt: on
 

@@ -80,6 +80,7 @@ ORIGINS = [
     ("of-a-key",     ("faults", 0, "kind"), ("matrix", "faults.0", 0, "kind")),
     ("of-the-file",  ("faults", 0, "push"), ("faults", 0, "push")),
     ("of-the-made",  ("engines", "count"),  ("matrix", "engines.count", 0)),
+    ("of-its-mapping", ("engines",),        ("matrix", "engines.count")),
     ("of-nothing",   ("seed",),             ("seed",)),
 ]
 # fmt: on
@@ -93,6 +94,15 @@ def test_origin(place: tuple[str | int, ...], origin: tuple[str | int, ...]) -> 
     matrix = {"faults.0": [{"kind": "kill"}], "transport": ["ipc"], "engines.count": [1]}
     (cell,), _ = expand({"faults": [{"push": 1}], "matrix": matrix})
     assert cell.origin(place) == origin
+
+
+def test_origin_of_a_key() -> None:
+    """A key that the matrix puts there stands in the matrix itself, or in the mapping it puts."""
+    matrix = {"faults.0": [{"kind": "kill"}], "engines.cont": [1, 2]}
+    cell = expand({"faults": [{"push": 1}], "matrix": matrix})[0][1]
+    assert cell.origin(("engines", "cont"), at_key=True) == ("matrix", "engines.cont")
+    assert cell.origin(("faults", 0, "kind"), at_key=True) == ("matrix", "faults.0", 0, "kind")
+    assert cell.origin(("faults", 0, "push"), at_key=True) == ("faults", 0, "push")
 
 
 def test_too_many_cells() -> None:

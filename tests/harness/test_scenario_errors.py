@@ -31,16 +31,16 @@ CASES = [
     # id, content of the file, errors (without the path; long lists stand as <points>)
     ("empty", b"",
      ["1:1: expected a mapping with at least proves, transport and expect, found an empty "
-      "file. Start from a scenario that is there."]),
+      "file. Start with `resync-chaos new`."]),
     ("only-a-comment", b"# nothing yet\n",
      ["1:1: expected a mapping with at least proves, transport and expect, found an empty "
-      "file. Start from a scenario that is there."]),
+      "file. Start with `resync-chaos new`."]),
     ("a-list", b"- proves: It holds.\n",
      ["1:1: expected a mapping with at least proves, transport and expect, found "
-      '[{"proves": "It holds."}]. Start from a scenario that is there.']),
+      '[{"proves": "It holds."}]. Start with `resync-chaos new`.']),
     ("a-word", b"hello\n",
      ['1:1: expected a mapping with at least proves, transport and expect, found "hello". '
-      "Start from a scenario that is there."]),
+      "Start with `resync-chaos new`."]),
     ("syntax", b"proves: [It holds.\n",
      ["2:1: expected valid YAML, found: while parsing a flow sequence did not find expected"
       " ',' or ']'. Correct the syntax here or just above."]),
@@ -67,7 +67,8 @@ CASES = [
      ["5:1: seed: expected each key once, found seed again (first in line 4). Remove one of"
       " them."]),
     ("alias", OK + b"seed: &a 1\npushes: *a\n",
-     ["5:1: pushes: expected a value written out, found an alias. Repeat the value."]),
+     ["5:1: pushes: expected a value written out, found an alias of what stands in line "
+      "4. Repeat the value."]),
     ("tag", OK + b"seed: !!python/object:os.system 1\n",
      ["4:1: seed: expected plain values, found the tag "
       "tag:yaml.org,2002:python/object:os.system. Remove the tag."]),
@@ -152,7 +153,9 @@ CASES = [
       " mean engine.start?"]),
     ("cannot-strike", _fault("kind: stale_version, at: engine.start, engine: 0"),
      ["5:31: faults.0.at: expected a point that stale_version can strike (engine.publish), "
-      "found engine.start. Did you mean engine.publish?"]),
+      "found engine.start. Did you mean engine.publish? engine.start can be struck by disconnect, "
+      "freeze, gil, hang, kill, lie, lock, loop, reject, reply_lost, request_lost, slow, "
+      "swallow."]),
     ("field-of-another-kind", _fault("kind: hang, at: engine.start, engine: 0, status: 500"),
      ['5:47: faults.0.status: expected a key of <fault keys>, found "status". Use one of '
       "those."]),
@@ -179,7 +182,7 @@ CASES = [
      ["5:57: faults.0.worker: expected a worker from 0 to 0 (engines.workers is 1), found "
       "1. Lower it, or raise engines.workers."]),
     ("address-type", _fault("kind: kill, at: engine.start, engine: any"),
-     ['5:44: faults.0.engine: expected a number from 0, or all, found "any". Correct the '
+     ['5:44: faults.0.engine: expected a number from 0, all, or random, found "any". Correct the '
       "value."]),
     ("nth", _fault("kind: kill, at: engine.start, engine: 0, nth: [1, 0]"),
      ["5:52: faults.0.nth: expected a count from 1, a list of counts, or always, found [1, "

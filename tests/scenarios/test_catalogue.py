@@ -33,9 +33,9 @@ def test_names_are_unique() -> None:
 
 
 def test_size() -> None:
-    """The whole catalogue stays small enough to run in a minute or two, with few control runs."""
-    assert len(SCENARIOS) <= 280
-    assert len({scenario.control_key() for scenario in SCENARIOS}) <= 80
+    """The whole catalogue stays small enough to run in three minutes, with few control runs."""
+    assert len(SCENARIOS) <= 380
+    assert len({scenario.control_key() for scenario in SCENARIOS}) <= 130
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS])
@@ -100,8 +100,8 @@ def test_engine_points_that_a_push_visits(point: str) -> None:
 
 def test_recovery_rules() -> None:
     """Replies shift at several workers under both session rules, and none of our scenarios gives
-    up there; a failed NCCL update hits every engine, since a receiver whose sender has left cannot
-    be freed."""
+    up there; an NCCL update that fails on some engines alone is never recovered in full, since a
+    receiver whose sender has left cannot be freed."""
     recovered = {
         scenario.engines.profile
         for scenario in SCENARIOS
@@ -115,4 +115,6 @@ def test_recovery_rules() -> None:
         for fault in scenario.faults:
             at_update = fault.at in ("engine.update", "worker.receive", "worker.load")
             if scenario.transport == "nccl" and at_update and fault.kind != "slow":
-                assert fault.index == "all" or scenario.engines.count == 1, scenario.name
+                outcome = scenario.expectation(max(fault.push, 1)).outcome
+                everywhere = fault.index == "all" or scenario.engines.count == 1
+                assert everywhere or outcome in ("raised", "degraded"), scenario.name

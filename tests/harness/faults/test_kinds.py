@@ -87,6 +87,7 @@ LABELS = [
     ("disconnect",    {},                "drops the connection"),
     ("raise",         {},                "raises"),
     ("stale_version", {},                "keeps its old version"),
+    ("stale_engines", {},                "knows one engine less"),
     ("port_taken",    {},                "finds its port taken"),
     ("kill",          {},                "is killed"),
     ("kill",          {"process": "core"}, "its core is killed"),
@@ -188,6 +189,13 @@ def test_what_never_returns() -> None:
     """These kinds keep the thread that they strike for ever; the watch waits for it no longer."""
     kinds = {name for name, fault in FAULTS.items() if fault.never_returns}
     assert kinds == {"freeze", "gil", "hang", "lock", "loop", "swallow"}
+
+
+def test_stale_engines() -> None:
+    """The rank's list loses its last engine, in place."""
+    told = [0, 1, 2]
+    FAULTS["stale_engines"]().in_thread({"engines": told})
+    assert told == [0, 1]
 
 
 def test_port_taken() -> None:

@@ -23,7 +23,7 @@ from observed import (
     weights,
 )
 
-from harness.observation import RankEnding, RunSeen
+from harness.observation import PushSeen, RankEnding, RunSeen
 from harness.scenario import INVARIANTS
 from harness.verdicts.invariants import CHECKS, Evidence
 from harness.verdicts.serving import WeightsOf
@@ -32,6 +32,14 @@ AGREED = raised(causes=("engine 0 refused",))
 OTHERWISE = raised(causes=("engine 1 refused",))
 LOST = RankEnding(ending="blocked")
 OPEN = (False, True)
+
+
+def sent(number: int, *by_attempt: int) -> PushSeen:
+    """Return push ``number``, which went well and reports these bytes for its attempts."""
+    ending = returned(number)
+    result = {**ending.result, "bytes_sent": list(by_attempt)}
+    return make_push(number, returned(number, result=result), returned(number))
+
 
 # fmt: off
 CASES = [
@@ -170,6 +178,12 @@ CASES = [
      make_run(failed_push(1, LOST, LOST, halted=halt(), exported=2)), []),
     ("a-port-is-left", "nothing_left_behind", make_run(leftovers=("port 9 is still listened on",)),
      ["port 9 is still listened on"]),
+
+    ("same-bytes", "bytes_counted_once", make_run(sent(1, 40), sent(2, 8, 40)), []),
+    ("bytes-of-a-resend-twice", "bytes_counted_once", make_run(sent(1, 40), sent(2, 8, 48)),
+     ["pushes of one model report different bytes, by push: {1: 40, 2: 48}"]),
+    ("bytes-of-a-push-that-raised", "bytes_counted_once",
+     make_run(sent(1, 40), failed_push(2, raised(result={"bytes_sent": [8]}))), []),
 
     ("closing-push-works", "clean_push", make_run(), []),
     ("no-closing-push-in-a-control", "clean_push", make_run(closing=None), []),

@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 from harness.contracts import ScenarioResult, Verdict
+from harness.reporting.run_folder import Run, Unfinished
 from reports import phrases
 from reports.phrases import visible
+from reports.stories import Stories
 
 # JUnit knows two ways not to pass: the code is wrong, or the test could not judge it.
 TAGS = {Verdict.FAIL: "failure", Verdict.HANG: "failure", Verdict.INVALID: "error"}
+MAX_EVIDENCE = 200_000  # characters of one process's stacks
+MAX_OPEN = 50
 
 
-def write(results: Sequence[ScenarioResult], out_dir: Path) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """One test case, in JUnit's words. ``tag`` is ``failure``, ``error``, ``skipped`` or empty."""
+
+    name: str
+    seconds: float = 0.0
+    tag: str = ""
+    kind: str = ""
+    message: str = ""
+    text: str = ""
+    output: str = ""
+    properties: Sequence[tuple[str, str]] = ()
+
+    @property
+    def classname(self) -> str:
+        parts = ["scenarios", *phrases.folder(self.name).split("/")]
+        return ".".join(visible(part) for part in parts if part)
+
+
+def write(run: Run, stories: Stories, out_dir: Path) -> Path:
     """Write ``junit.xml`` into ``out_dir``, which is made if needed, and return its path.
 
     One suite per folder of scenarios, sorted by name. Times are seconds with the control run and
-    the closing push, what a scenario costs a CI job. Characters that XML 1.0 forbids are spelled
+    the closing push, what a scenario costs a CI job. A scenario that was running when the run died
+    is an error, one that had not started is skipped. Characters that XML 1.0 forbids are spelled
     out (``\\x1b``).
 
     Raises:
         OSError: ``out_dir`` is not writable.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
+    cases = [
+        *(_judged(result, run.info.rerun_options) for result in run.results),
+        *(_unfinished(each, stories) for each in run.unfinished),
+        *(_not_run(name) for name in run.not_run),
+    ]
     root = Element("testsuites", name="resync-chaos")
-    _count(root, results)
-    in_order = sorted(results, key=lambda each: (_classname(each), each.name))
-    for classname, group in groupby(in_order, key=_classname):
+    _count(root, cases)
+    for classname, group in groupby(
+        sorted(cases, key=lambda each: (each.classname, each.name)), key=lambda each: each.classname
+    ):
         members = list(group)
         suite = SubElement(root, "testsuite", name=classname)
         _count(suite, members)
-        for result in members:
-            _add_case(suite, result)
+        _add_properties(suite, [(k, v) for k, v in run.info.versions.items()])
+        for case in members:
+            _add_case(suite, case)
     indent(root)
     root.tail = "\n"
     path = out_dir / "junit.xml"
@@ -42,47 +74,81 @@ def write(results: Sequence[ScenarioResult], out_dir: Path) -> Path:
     return path
 
 
-def _classname(result: ScenarioResult) -> str:
-    parts = ["scenarios", *phrases.folder(result.name).split("/")]
-    return ".".join(visible(part) for part in parts if part)
-
-
-def _count(element: Element, results: Sequence[ScenarioResult]) -> None:
-    tags = [TAGS.get(result.verdict) for result in results]
-    element.set("tests", str(len(results)))
+def _count(element: Element, cases: Sequence[_Case]) -> None:
+    tags = [case.tag for case in cases]
+    element.set("tests", str(len(cases)))
     element.set("failures", str(tags.count("failure")))
     element.set("errors", str(tags.count("error")))
-    element.set("time", f"{sum(result.total_seconds for result in results):.3f}")
+    if element.tag == "testsuite":
+        element.set("skipped", str(tags.count("skipped")))
+    element.set("time", f"{sum(case.seconds for case in cases):.3f}")
 
 
-def _add_case(suite: Element, result: ScenarioResult) -> None:
-    name = result.name.removeprefix(f"{phrases.folder(result.name)}/")
-    case = SubElement(
+def _add_case(suite: Element, case: _Case) -> None:
+    name = case.name.removeprefix(f"{phrases.folder(case.name)}/")
+    element = SubElement(
         suite,
         "testcase",
-        classname=_classname(result),
+        classname=case.classname,
         name=visible(name),
-        file=visible(result.path),
-        time=f"{result.total_seconds:.3f}",
+        time=f"{case.seconds:.3f}",
     )
-    properties = SubElement(case, "properties")
-    for key, value in _properties(result).items():
-        SubElement(properties, "property", name=key, value=visible(value))
-    if tag := TAGS.get(result.verdict):
-        report = SubElement(case, tag, type=result.verdict.value, message=visible(result.sentence))
-        report.text = visible(_what_failed(result))
-    SubElement(case, "system-out").text = visible(_what_was_seen(result))
+    _add_properties(element, case.properties)
+    if case.tag:
+        report = SubElement(element, case.tag, type=case.kind, message=visible(case.message))
+        report.text = visible(case.text)
+    if case.output:
+        SubElement(element, "system-out").text = visible(case.output)
 
 
-def _properties(result: ScenarioResult) -> dict[str, str]:
+def _add_properties(element: Element, pairs: Iterable[tuple[str, str]]) -> None:
+    pairs = list(pairs)
+    if pairs:
+        properties = SubElement(element, "properties")
+        for key, value in pairs:
+            SubElement(properties, "property", name=visible(key), value=visible(value))
+
+
+def _judged(result: ScenarioResult, options: Sequence[str]) -> _Case:
     versions = ("none" if each.version is None else each.version for each in result.engines)
-    return {
-        "verdict": result.verdict.value,
-        "outcomes": ",".join(result.outcomes),
-        "attempts": ",".join(str(each) for each in result.attempts),
-        "versions": ",".join(versions),
-        "scenario_seconds": f"{result.seconds:.3f}",
-    }
+    return _Case(
+        name=result.name,
+        seconds=result.total_seconds,
+        tag=TAGS.get(result.verdict, ""),
+        kind=result.verdict.value,
+        message=result.sentence,
+        text=_what_failed(result),
+        output=_what_was_seen(result, options),
+        properties=(
+            ("file", result.path),
+            ("verdict", result.verdict.value),
+            ("outcomes", ",".join(result.outcomes)),
+            ("attempts", ",".join(str(each) for each in result.attempts)),
+            ("versions", ",".join(versions)),
+            ("scenario_seconds", f"{result.seconds:.3f}"),
+        ),
+    )
+
+
+def _unfinished(each: Unfinished, stories: Stories) -> _Case:
+    story = stories.of(each.journal)
+    open_ = [span for span in story.spans if span.end is None and span.kind != "load"]
+    lines = [f"proves: {each.proves}", f"journal: {each.journal}", *story.breaks]
+    lines += [f"not ended: {s.lane}: {s.kind} {s.name}" for s in open_[-MAX_OPEN:]]
+    return _Case(
+        name=each.name,
+        seconds=story.end - story.begin,
+        tag="error",
+        kind="unfinished",
+        message=each.reason,
+        text=each.reason,
+        output="\n".join(lines),
+        properties=(("file", each.path), ("verdict", "unfinished")),
+    )
+
+
+def _not_run(name: str) -> _Case:
+    return _Case(name=name, tag="skipped", kind="not run", message="the run ended before it began")
 
 
 def _what_failed(result: ScenarioResult) -> str:
@@ -90,15 +156,15 @@ def _what_failed(result: ScenarioResult) -> str:
     return "\n".join([result.sentence, *checks])
 
 
-def _what_was_seen(result: ScenarioResult) -> str:
+def _what_was_seen(result: ScenarioResult, options: Sequence[str]) -> str:
     """Return the final states, the waived checks, the evidence and where the journal lies."""
     lines = [f"proves: {result.proves}", f"journal: {result.journal}"]
-    lines += [f"run again: {phrases.rerun_command(result)}"]
+    lines += [f"run again: {phrases.rerun_command(result, options)}"]
     for final in result.engines:
         lines += [f"engine {final.index}: {phrases.engine(final)}, weights: {final.weights}"]
     for check in result.checks:
         if check.waived is not None:
             lines += [f"waived: {check.name}: {check.detail} Reason: {check.waived}"]
     for process, text in result.evidence.items():
-        lines += ["", f"--- {process}", text.rstrip("\n")]
+        lines += ["", f"--- {process}", text[:MAX_EVIDENCE].rstrip("\n")]
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -22,8 +22,15 @@ BAR_WIDTH = 24
 ETA_FROM = 3  # scenarios done before the rate means anything
 
 
-def make_display(console: Console, plain: bool) -> Display:
-    """Return lines where ``plain`` asks for them or no terminal is there, else the live picture."""
+def make_display(
+    console: Console, plain: bool, quiet: bool = False, rerun_options: Sequence[str] = ()
+) -> Display:
+    """Return lines where ``plain`` asks for them or no terminal is there, else the live picture.
+
+    ``quiet`` has lines for those alone that do not pass.
+    """
+    if quiet:
+        return QuietDisplay(console, rerun_options)
     if plain or not console.is_terminal or console.is_dumb_terminal:
         return PlainDisplay(console)
     return LiveDisplay(console)
@@ -59,6 +66,25 @@ class PlainDisplay:
 
     def end(self) -> None:
         """Say nothing: the table follows."""
+
+
+class QuietDisplay(PlainDisplay):
+    """A line and a sentence for each scenario that did not pass, with how to run it again."""
+
+    def __init__(self, console: Console, rerun_options: Sequence[str]) -> None:
+        super().__init__(console)
+        self._rerun_options = rerun_options
+
+    def finished(self, result: ScenarioResult) -> None:
+        if result.verdict is Verdict.PASS:
+            with self._lock:
+                self._done += 1
+            return
+        super().finished(result)
+        again = safe_text(
+            f"again: {phrases.rerun_command(result, self._rerun_options)}", self._console
+        )
+        self._console.print(Text("    ").append_text(again), soft_wrap=True)
 
 
 @dataclass

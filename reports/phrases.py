@@ -13,6 +13,8 @@ from harness.contracts import CheckResult, EngineFinal, ScenarioResult, Verdict
 # two non-characters. Line feeds and tabs are text.
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
+_GRAPH = "wait-for graph"  # its place among a hang's evidence, as ``harness.watch`` has it
+
 
 def visible(text: str) -> str:
     r"""Return ``text`` with the characters that XML or a terminal would choke on spelled out.
@@ -40,6 +42,14 @@ def cell(name: str) -> str:
 def failed_checks(result: ScenarioResult) -> list[CheckResult]:
     """Return the checks that decided against the scenario: those not met and not waived."""
     return [check for check in result.checks if not check.ok and check.waived is None]
+
+
+def proof(result: ScenarioResult) -> str:
+    """Return the table that proves why a push was halted: lines in columns, some below indented.
+
+    Empty for a scenario that was not halted.
+    """
+    return result.evidence.get(_GRAPH, "").partition("\n\n")[2]  # the sentence stands before it
 
 
 def outcomes(result: ScenarioResult) -> str:

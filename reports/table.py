@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -23,6 +24,11 @@ STYLES = {
 WIDE = 100  # columns from which the table is set with wider gaps
 NARROW_NAME = 30  # columns of a scenario's name below that: what 80 columns have to spare
 LABEL_WIDTH = 9  # of the words that begin the lines of a failure's block
+PROOF_MARGIN = 3  # columns beside a proof that are not its label's
+PROOF_MIN_WIDTH = 40
+PROOF_INDENT = 2  # of a line that goes on
+MAX_PROOFS = 3  # hangs that are shown with their proof: more would push it off the screen
+FULL_EVIDENCE = "result.json"  # beside the journal
 
 
 def render(
@@ -50,8 +56,9 @@ def render(
     if in_order:
         console.print(_table(passed, others, console))
         console.print()
+    proven = [result.name for result in others if phrases.proof(result)][:MAX_PROOFS]
     for result in others:
-        _print_block(result, console, rerun_options)
+        _print_block(result, console, rerun_options, proven=result.name in proven)
     console.print(summary(results, elapsed_s=elapsed_s, num_not_run=num_not_run))
 
 
@@ -144,7 +151,9 @@ def _add_row(table: Table, label: str, result: ScenarioResult | None, console: C
     )
 
 
-def _print_block(result: ScenarioResult, console: Console, rerun_options: Sequence[str]) -> None:
+def _print_block(
+    result: ScenarioResult, console: Console, rerun_options: Sequence[str], *, proven: bool
+) -> None:
     """Print why one scenario did not pass. Paths and commands stay one line, to be copied."""
     heading = Text(result.verdict.value, STYLES[result.verdict])
     console.print(heading.append(" ").append_text(safe_text(result.name, console, "bold")))
@@ -152,6 +161,8 @@ def _print_block(result: ScenarioResult, console: Console, rerun_options: Sequen
     lines.add_column(style="dim", width=LABEL_WIDTH, no_wrap=True)
     lines.add_column(overflow="fold")
     lines.add_row("why", safe_text(result.sentence, console))
+    if proven:
+        lines.add_row("proof", _proof(result, console))
     lines.add_row("proves", safe_text(result.proves, console))
     for check in phrases.failed_checks(result):
         lines.add_row("check", safe_text(f"{check.name}: {check.detail}", console))
@@ -160,7 +171,27 @@ def _print_block(result: ScenarioResult, console: Console, rerun_options: Sequen
         lines.add_row(f"engine {final.index}", safe_text(state, console))
     command = phrases.rerun_command(result, rerun_options)
     console.print(Padding(lines, (0, 0, 0, 2)))
-    for label, value in (("journal", str(result.journal)), ("run again", command)):
+    places = {"journal": str(result.journal), "run again": command}
+    if result.evidence:
+        places = {"evidence": str(result.journal.with_name(FULL_EVIDENCE)), **places}
+    for label, value in places.items():
         line = Text("  ").append(f"{label:<{LABEL_WIDTH}} ", "dim")
         console.print(line.append_text(safe_text(value, console)), soft_wrap=True)
     console.print()
+
+
+def _proof(result: ScenarioResult, console: Console) -> Text:
+    """Return the proof of a hang; a line that is too long goes on below, as far indented."""
+    width = max(console.width - LABEL_WIDTH - PROOF_MARGIN, PROOF_MIN_WIDTH)
+    heading, *rest = (
+        part
+        for line in safe_text(phrases.proof(result), console).plain.splitlines()
+        for part in textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + PROOF_INDENT),
+            break_on_hyphens=False,
+        )
+    )
+    text = Text().append(heading, "dim")
+    return text.append("".join(f"\n{line}" for line in rest))

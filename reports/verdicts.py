@@ -1,25 +1,28 @@
-"""``verdicts.json``: every result with all its fields, for programs."""
+"""``verdicts.json``: every result with all its fields, for programs.
+
+Its schema is published in ``schemas/verdicts.schema.json``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from harness.contracts import ScenarioResult
+from harness.reporting.run_folder import Run
 from reports import phrases
+from reports.stories import Stories
 
 # Raised when a field changes its meaning or goes; a new field keeps the number.
 SCHEMA_VERSION = 1
 
 
-def write(results: Sequence[ScenarioResult], out_dir: Path) -> Path:
+def write(run: Run, stories: Stories, out_dir: Path) -> Path:
     """Write ``verdicts.json`` into ``out_dir``, which is made if needed, and return its path.
 
-    The file is ``{"schema_version", "counts": {verdict: n}, "scenarios": [...]}``; a scenario has
-    the fields of `ScenarioResult`, sorted by name. It is ASCII: what an engine said keeps every
-    character, as JSON escapes.
+    A scenario has the fields of `ScenarioResult`, sorted by name; those without a verdict stand
+    apart. The file is ASCII: what an engine said keeps every character, as JSON escapes.
 
     Raises:
         OSError: ``out_dir`` is not writable.
@@ -27,8 +30,19 @@ def write(results: Sequence[ScenarioResult], out_dir: Path) -> Path:
     out_dir.mkdir(parents=True, exist_ok=True)
     document = {
         "schema_version": SCHEMA_VERSION,
-        "counts": phrases.counts(results),
-        "scenarios": [_as_json(result) for result in sorted(results, key=lambda each: each.name)],
+        "run": {
+            "command": run.info.command,
+            "began": run.info.began,
+            "elapsed_s": run.info.elapsed_s,
+            "versions": dict(run.info.versions),
+        },
+        "counts": phrases.counts(run.results),
+        "scenarios": [_as_json(r) for r in sorted(run.results, key=lambda each: each.name)],
+        "unfinished": [
+            dataclasses.asdict(each) | {"journal": str(each.journal)}
+            for each in sorted(run.unfinished, key=lambda each: each.name)
+        ],
+        "not_run": sorted(run.not_run),
     }
     path = out_dir / "verdicts.json"
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="ascii")

@@ -1,25 +1,40 @@
-"""``junit.xml`` and ``verdicts.json``, against golden files and their own readers."""
+"""Every report: its golden file where it has one, and what all of them must stand."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import stat
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from sample_results import FAILING, GOLDEN, RESULTS, make_result
+from sample_results import GOLDEN, RESULTS, make_result
+from sample_runs import HOSTILE, event, make_run, span, unfinished, write_journal
 
-from harness.contracts import ScenarioResult
-from reports import REPORTS
+from harness.contracts import CheckResult, EngineFinal, Verdict
+from harness.reporting.result_file import Details
+from harness.reporting.run_folder import Run, RunInfo
+from reports import REPORTS, write_reports
+from reports.stories import Stories
 
-FILES = {"junit": "junit.xml", "verdicts": "verdicts.json"}
+FILES = {
+    "html": "report.html",
+    "junit": "junit.xml",
+    "reproduce": "reproduce.sh",
+    "summary": "summary.md",
+    "trace": "trace.json",
+    "verdicts": "verdicts.json",
+}
 
 
-@pytest.mark.parametrize("report", REPORTS)
+def text_of(report: str, run: Run, out_dir: Path) -> str:
+    return REPORTS[report](run, Stories(), out_dir).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("report", ["junit", "reproduce", "summary", "verdicts"])
 def test_golden(report: str, tmp_path: Path) -> None:
     """Each report writes its golden file, in a directory that did not exist."""
-    path = REPORTS[report](RESULTS, tmp_path / "new" / "out")
+    path = REPORTS[report](make_run(), Stories(), tmp_path / "new" / "out")
     assert path == tmp_path / "new" / "out" / FILES[report]
     assert path.read_text(encoding="utf-8") == (GOLDEN / FILES[report]).read_text(encoding="utf-8")
 
@@ -27,60 +42,95 @@ def test_golden(report: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("report", REPORTS)
 def test_order_does_not_matter(report: str, tmp_path: Path) -> None:
     """Scenarios that finish in another order, as with several jobs, give the same file."""
-    first = REPORTS[report](RESULTS, tmp_path / "first").read_bytes()
-    assert REPORTS[report](RESULTS[::-1], tmp_path / "second").read_bytes() == first
+    first = text_of(report, make_run(), tmp_path / "first")
+    assert text_of(report, make_run(RESULTS[::-1]), tmp_path / "second") == first
 
 
 @pytest.mark.parametrize("report", REPORTS)
 def test_nothing_ran(report: str, tmp_path: Path) -> None:
     """An interrupted run that finished nothing still leaves a file that parses."""
-    text = REPORTS[report]([], tmp_path).read_text(encoding="utf-8")
+    text = text_of(report, Run(folder=tmp_path), tmp_path)
     if report == "junit":
         assert ElementTree.fromstring(text).get("tests") == "0"
+    elif FILES[report].endswith(".json"):
+        assert json.loads(text)
     else:
-        assert json.loads(text)["scenarios"] == []
+        assert text
 
 
-def test_junit_takes_every_character(tmp_path: Path) -> None:
-    """Any character in any text of a result leaves XML that parses, and is seen in it."""
-    every = "".join(map(chr, range(0x300))) + "\ud800\udfff\ufffe\uffff]]>&\U0010ffff"
-    check = dataclasses.replace(FAILING.checks[0], name=every, detail=every, waived=None)
-    result = dataclasses.replace(
-        FAILING,
-        name=f"session/{every}",
-        path=every,
-        proves=every,
-        sentence=every,
-        outcomes=(every,),
-        engines=(dataclasses.replace(FAILING.engines[0], version=every, weights=every),),
-        checks=(check,),
-        evidence={every: every},
+def hostile_run(folder: Path) -> Run:
+    """Return a run in which every text that a stranger can choose bites."""
+    journal = write_journal(
+        folder / "hostile",
+        [
+            event(1.0, "harness", "scenario", name=HOSTILE, proves=HOSTILE),
+            event(1.0, HOSTILE, "fault", at=HOSTILE, label=HOSTILE, where={"worker": HOSTILE}),
+            *span(1.1, None, f"rank:{HOSTILE}", "gather", tensor=HOSTILE),
+            *span(1.1, 1.2, "rank:0", "step", name="request", action=HOSTILE, engine=HOSTILE),
+            event(1.2, "engine:0", "version", version=HOSTILE),
+            event(1.3, "engine:0", "token", version=HOSTILE, fingerprint=HOSTILE),
+            event(1.4, "harness", "diagnosis", kind=HOSTILE, sentence=HOSTILE),
+            event(1.5, "harness", "halt", kind="deadlock", sentence=HOSTILE,
+                  table=[{"who": HOSTILE, "at": HOSTILE, "waits_for": f"rank 0 {HOSTILE}"}]),
+            event(1.6, "engine:0", HOSTILE, more=HOSTILE),
+        ],
+    )  # fmt: skip
+    result = make_result(
+        f"session/{HOSTILE}",
+        path=HOSTILE,
+        proves=HOSTILE,
+        sentence=HOSTILE,
+        verdict=Verdict.HANG,
+        outcomes=(HOSTILE,),
+        engines=(EngineFinal(index=0, version=HOSTILE, generation="running", weights=HOSTILE),),
+        checks=(CheckResult(name=HOSTILE, ok=False, detail=HOSTILE),),
+        evidence={HOSTILE: HOSTILE, "rank:0": "B" * 1_000_000},
+        journal=journal,
     )
-    root = ElementTree.parse(REPORTS["junit"]([result], tmp_path)).getroot()
-    (failure,) = root.iter("failure")
-    (seen,) = root.iter("system-out")
-    for text in (failure.get("message"), failure.text, seen.text):
-        assert text is not None
-        assert "\\x00\\x01" in text
-        assert "\\ud800\\udfff\\ufffe\\uffff]]>&\U0010ffff" in text
+    details = Details(
+        scenario={"transport": HOSTILE, "faults": [{"kind": HOSTILE, "at": HOSTILE}]},
+        control=None,
+        pushes=({"number": 1, "outcome": HOSTILE, "version": HOSTILE,
+                 "ranks": {"0": {"ending": HOSTILE, "error": HOSTILE, "error_type": HOSTILE}}},),
+        weights={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    info = RunInfo(command=("run", HOSTILE), versions={HOSTILE: HOSTILE}, rerun_options=(HOSTILE,))
+    return Run(
+        folder=folder, info=info, results=(result,), details={result.name: details},
+        unfinished=(unfinished(journal, HOSTILE),), not_run=(HOSTILE,),
+    )  # fmt: skip
 
 
-def test_junit_names_are_stable(tmp_path: Path) -> None:
-    """Where the checkout lies does not change a test's name, only its file."""
-    here = make_result("session/draft/fails[a-b]")
-    there = dataclasses.replace(here, path="/elsewhere/scenarios/session/draft/fails.yaml")
-    for number, result in enumerate((here, there)):
-        root = ElementTree.parse(REPORTS["junit"]([result], tmp_path / str(number))).getroot()
-        (case,) = root.iter("testcase")
-        assert case.get("classname") == "scenarios.session.draft"
-        assert case.get("name") == "fails[a-b]"
+@pytest.mark.parametrize("report", REPORTS)
+def test_hostile_texts(report: str, tmp_path: Path) -> None:
+    """Whatever an engine says is text: no control character, no element of its own, no break."""
+    text = text_of(report, hostile_run(tmp_path), tmp_path / "out")
+    assert not {character for character in text if ord(character) < 32} - {"\n", "\t"}
+    assert "\x1b" not in text
+    if report == "junit":
+        assert ElementTree.fromstring(text).get("failures") == "1"
+    elif FILES[report].endswith(".json"):
+        json.loads(text)
+    elif report == "html":
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert "{{ 7" in text
+    elif report == "summary":
+        outside = [part for index, part in enumerate(text.split("\n````\n")) if index % 2 == 0]
+        assert not any(
+            "<img" in part or "**bold**" in part or "[link](" in part for part in outside
+        )
 
 
-def test_verdicts_lose_nothing(tmp_path: Path) -> None:
-    """Every field of a result comes back from the file, control characters too."""
-    path = REPORTS["verdicts"]([FAILING], tmp_path)
-    (found,) = json.loads(path.read_text(encoding="ascii"))["scenarios"]
-    assert set(found) == {field.name for field in dataclasses.fields(ScenarioResult)}
-    assert found["engines"] == [dataclasses.asdict(engine) for engine in FAILING.engines]
-    assert found["checks"] == [dataclasses.asdict(check) for check in FAILING.checks]
-    assert found["journal"] == str(FAILING.journal)
+def test_all_at_once(tmp_path: Path) -> None:
+    """A run writes every file of the table, and those that were asked for alone."""
+    written = write_reports(make_run(), tmp_path / "all")
+    assert sorted(path.name for path in written) == sorted(FILES.values())
+    (only,) = write_reports(make_run(), tmp_path / "one", ["junit"])
+    assert [path.name for path in (tmp_path / "one").iterdir()] == [only.name]
+
+
+def test_reproduce_can_be_run(tmp_path: Path) -> None:
+    """The script is executable by its owner, and by everybody who may read it."""
+    path = REPORTS["reproduce"](make_run(), Stories(), tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755

@@ -131,3 +131,16 @@ def test_eta(done: int, now_s: float, eta_s: float | None) -> None:
     """The time left follows the rate so far, once there is one."""
     progress = Progress(total=8, began=100.0, results=[FIRST] * done)
     assert progress.eta_s(now_s) == eta_s
+
+
+def test_quiet() -> None:
+    """Only what does not pass is told, with its place in the run and how to run it again."""
+    console = terminal(width=200)
+    run(make_display(console, plain=False, quiet=True, rerun_options=["--target", "a:b"]))
+    place, sentence, again = output(console).splitlines()
+    assert place.startswith("[ 2/12] fail    draft/finish_fails[once]")
+    assert sentence.strip() == FAILING.sentence
+    assert again.strip() == (
+        "again: resync-chaos run scenarios/draft/finish_fails.yaml -k 'draft/finish_fails[once]' "
+        "--target a:b"
+    )

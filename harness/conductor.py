@@ -48,6 +48,7 @@ class Conductor:
         closing: whether to end with the clean push.
         servers: the real ones behind the engines, where their kind has any.
         doing: told, now and then, what the run is doing.
+        watch: what waits for the ranks; another one is for measuring what it costs.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Conductor:
         closing: bool = True,
         servers: EngineServers | None = None,
         doing: Doing = lambda what: None,
+        watch: type[Watch] = Watch,
     ) -> None:
         self._scenario = scenario
         self._closing = closing
@@ -69,7 +71,7 @@ class Conductor:
         )
         self._reader = JournalReader(self._stage.journal_path)
         self._progress = Progress(self._reader, last_s=time.monotonic())
-        self._watch = Watch(self._stage, self._progress, doing=doing)
+        self._watch = watch(self._stage, self._progress, doing=doing)
         self._connected = False
         self._ranks_killed = False
 

@@ -17,10 +17,10 @@ from harness.monitors.classify import Diagnosis, Kind, classify, slow
 from harness.monitors.graph import Hope
 from harness.monitors.lookout import Endings, Lookout
 from harness.monitors.progress import Progress
-from harness.monitors.proof import in_columns
+from harness.monitors.proof import in_groups
 from harness.monitors.snapshot import Snapshot
+from harness.monitors.stack_head import stack_head
 from harness.observation import Halt, RankEnding
-from harness.scenario import Scenario
 from harness.stage import Stage
 
 QUIET_S = 0.15  # without progress for this long, ask everybody what they wait for
@@ -74,7 +74,7 @@ class Watch:
         self._stage = stage
         self._progress = progress
         self._doing = doing
-        self._deadline_s = deadline_s(stage.scenario)
+        self._deadline_s = stage.scenario.limit_s
         self._lookout = Lookout(stage, progress)
         self._born: dict[Child, int] = {}  # number of events when its first command came
         self._stall: _Stall | None = None
@@ -267,7 +267,11 @@ class Watch:
         # A proof needs those that it names; what is not proven needs everybody.
         others = [c for who, c in engines.items() if kind == "overran" or who in diagnosis.who]
         stacks = await asyncio.gather(*(child.stacks() for child in (*blocked.values(), *others)))
-        evidence = {GRAPH: f"{diagnosis.sentence}\n\n{in_columns(diagnosis.rows)}"}
+        heads = {
+            child.name.replace(":", " "): stack_head(stack)
+            for child, stack in zip((*blocked.values(), *others), stacks, strict=True)
+        }
+        evidence = {GRAPH: f"{diagnosis.sentence}\n\n{in_groups(diagnosis.rows, heads)}"}
         for (rank, child), stack in zip(blocked.items(), stacks, strict=False):
             where = wording.rank_in_full(snapshot.ranks[rank])
             evidence[child.name] = f"{child.name} {where}\n{stack}"
@@ -312,15 +316,6 @@ class Watch:
         )
         self._progress.forget(child.name)
         self._progress.last_s = time.monotonic()
-
-
-def deadline_s(scenario: Scenario) -> float:
-    """Return how long one command may take: its waits, each to its end, and time to compute."""
-    if scenario.deadline_s is not None:
-        return scenario.deadline_s
-    timeouts = scenario.timeouts
-    slow_s = sum(float(fault.options().get("seconds", 0.0)) for fault in scenario.faults)
-    return 10.0 + 2 * timeouts.init_s + 8 * timeouts.request_s + slow_s
 
 
 async def send(child: Child, message: Mapping[str, Any]) -> None:

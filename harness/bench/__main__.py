@@ -12,33 +12,41 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from harness.bench import cost, naming
 from harness.conductor import Conductor
 from harness.contracts import Parts
 from harness.launcher import Launcher
 from harness.observation import RunSeen
 from harness.parts import default_parts
 from harness.scenario import FAULT_SPECS, Expectation, Scenario
+from harness.watch import Watch
 
 BARE_TARGET = "conformance.known_bad.no_version_check:build"
 DEADLOCK_TARGET = "conformance.known_bad.agree_after_send:build"
 RANKS = (2, 4, 8, 16, 32, 64)
 PUSHES = 15
+WATCHED_PUSHES = 5  # of the scenario that shows what watching costs
 
 
 class Bench:
     """The measurements, each with its own scenario."""
 
-    def __init__(self, launcher: Launcher, parts: Parts, out_dir: Path, repeat: int) -> None:
+    def __init__(
+        self, launcher: Launcher, parts: Parts, out_dir: Path, repeat: int, pairs: int
+    ) -> None:
         self._launcher = launcher
         self._parts = parts
         self._out_dir = out_dir
         self._repeat = repeat
+        self._pairs = pairs
 
     async def run(self) -> dict[str, Any]:
         """Measure everything; seconds unless a key says otherwise."""
@@ -63,6 +71,8 @@ class Bench:
             "deadlock_named_max_s": max(hang),
             "push_ms": await self._overhead(),
             "growth_s": {ranks: await self._growth(ranks) for ranks in RANKS},
+            "naming_s": await naming.measure(self._conduct, self._repeat),
+            "monitor_cpu": await self._monitoring(),
         }
 
     async def _deadlock(self) -> float:
@@ -86,9 +96,29 @@ class Bench:
         scenario = _scenario("nccl", fault="engine.update", ranks=ranks)
         return (await self._conduct(scenario)).total_seconds
 
-    async def _conduct(self, scenario: Scenario) -> RunSeen:
+    async def _monitoring(self) -> dict[str, float]:
+        """Return the CPU seconds of a scenario that passes, watched and not, and the journal's."""
+        scenario = _scenario("ipc", pushes=WATCHED_PUSHES)
+
+        async def conduct(monitored: bool) -> RunSeen:
+            return await self._conduct(scenario, monitored=monitored)
+
+        events = (await conduct(True)).events
+        found = await cost.monitoring(conduct, self._launcher.zygote_pid, self._pairs)
+        journal_s = cost.journal(events, self._out_dir / "bench" / "again.jsonl")
+        return {**found, "journal_s": journal_s, "num_events": len(events)}
+
+    async def _conduct(self, scenario: Scenario, *, monitored: bool = True) -> RunSeen:
+        parts = self._parts
+        if not monitored:
+            parts = replace(parts, rank_entry=cost.UNRECORDED_RANK)
         conductor = Conductor(
-            self._launcher, self._parts, scenario, out_dir=self._out_dir / "bench", closing=False
+            self._launcher,
+            parts,
+            scenario,
+            out_dir=self._out_dir / "bench",
+            closing=False,
+            watch=Watch if monitored else cost.Unwatched,
         )
         return await conductor.run()
 
@@ -160,13 +190,16 @@ def _show(found: dict[str, Any], console: Console) -> None:
         table.add_row(
             f"the scenario with {ranks} ranks", f"{seconds:.3f} s", f"{first:.3f} s", ratio
         )
+    for row in (*naming.rows(found["naming_s"]), *cost.rows(found["monitor_cpu"])):
+        table.add_row(*map(escape, row))  # a scenario's cell is no markup
     console.print(table)
 
 
-async def _main(out_dir: Path, repeat: int) -> None:
+async def _main(out_dir: Path, repeat: int, pairs: int) -> None:
     parts = default_parts()
-    async with Launcher(parts.preload) as launcher:
-        found = await Bench(launcher, parts, out_dir, repeat).run()
+    preload = [*parts.preload, cost.UNRECORDED_RANK.partition(":")[0]]
+    async with Launcher(preload) as launcher:
+        found = await Bench(launcher, parts, out_dir, repeat, pairs).run()
     _show(found, Console(highlight=False))
     path = out_dir / "bench.json"
     path.write_text(json.dumps(found, indent=2) + "\n")
@@ -178,9 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m harness.bench", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder of bench.json")
     parser.add_argument("--repeat", type=int, default=9, help="repetitions (default: %(default)s)")
+    parser.add_argument(
+        "--pairs", type=int, default=60, help="runs with and without the monitor (default: 60)"
+    )
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_main(options.out, options.repeat))
+    asyncio.run(_main(options.out, options.repeat, options.pairs))
 
 
 if __name__ == "__main__":

@@ -45,14 +45,14 @@ class Progress:
         """Read what was added to the journal."""
         for event in self.reader.read_new():
             self.events.append(event)
-            if not _is_progress(event):
+            if not is_progress(event):
                 continue
             self.last_s = max(self.last_s, event["t"])
             self._note(event)
 
     def first_mover(self, begin: int) -> str | None:
         """Return whose event was the first progress from event number ``begin`` on, if any."""
-        return next((e["who"] for e in self.events[begin:] if _is_progress(e)), None)
+        return next((e["who"] for e in self.events[begin:] if is_progress(e)), None)
 
     def forget(self, who: str) -> None:
         """A process has ended: nothing that it had open will be closed."""
@@ -97,5 +97,6 @@ class Progress:
                 del self.timers[wait]
 
 
-def _is_progress(event: Mapping[str, Any]) -> bool:
+def is_progress(event: Mapping[str, Any]) -> bool:
+    """Whether an event of the journal says that the push moved."""
     return event["event"] not in BACKGROUND_EVENTS and not event.get("load")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.monitors import wording
 from harness.monitors.graph import WaitGraph
 from harness.monitors.snapshot import Snapshot
+
+MAX_GROUPS = 8  # of processes alike, in the text that is to be read
+WIDTHS = (14, 44, 12, 48)  # of its columns, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +25,55 @@ class Row:
     until: str = "-"
 
 
-def in_columns(rows: Sequence[Row]) -> str:
-    """Return the rows as text: a heading, then one line each, in columns. Lines may be long."""
-    heading = tuple(field.name.replace("_", " ") for field in fields(Row))
-    lines = [heading, *(astuple(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def in_groups(rows: Sequence[Row], heads: Mapping[str, str]) -> str:
+    """Return the rows as text to be read: a heading, and those alike as one, with whom they wait
+    for and where their code is below.
+
+    Args:
+        rows: of one diagnosis.
+        heads: ``rank 3`` or ``engine 0`` -> the head of its stack, where it is known.
+    """
+    groups: dict[Row, list[str]] = {}
+    for row in rows:
+        groups.setdefault(replace(row, who="", until=""), []).append(row.who)
+    lines = [("who", "in", "shape", "tensor")]
+    below: list[Sequence[str]] = [()]
+    untils = {row.who: row.until for row in rows}
+    for row, members in list(groups.items())[:MAX_GROUPS]:
+        lines.append((_together(members), row.at.removeprefix("is in "), row.shape, row.tensor))
+        below.append(tuple(_below(row, members, untils, heads)))
+    columns = zip(zip(*lines, strict=True), WIDTHS, strict=True)
+    widths = [min(max(map(len, column)), limit) for column, limit in columns]
+    text = []
+    for cells, more in zip(lines, below, strict=True):
+        text.append("  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip())
+        text += (f"{'':{widths[0]}}  {each}" for each in more)
+    if len(groups) > MAX_GROUPS:
+        text.append(f"and {len(groups) - MAX_GROUPS} more; the journal has all")
+    return "\n".join(text)
+
+
+def _together(members: Sequence[str]) -> str:
+    """Return several processes as one: ``ranks 1-3``; those of other roles stay apart."""
+    role, _, _ = members[0].partition(" ")
+    if len(members) == 1 or any(not member.startswith(f"{role} ") for member in members):
+        return ", ".join(members)
+    numbers = [int(member.removeprefix(f"{role} ")) for member in members]
+    return wording.ranks_in_words(numbers).replace("rank", role, 1)
+
+
+def _below(
+    row: Row, members: Sequence[str], untils: Mapping[str, str], heads: Mapping[str, str]
+) -> Iterator[str]:
+    if row.waits_for.startswith("answers: "):
+        if not row.waits_for.endswith(" -"):
+            yield row.waits_for.replace("answers:", "has not answered", 1)
+    elif row.waits_for != "-":
+        yield f"waits for {row.waits_for}"
+    if untils[members[0]] != "-":
+        yield f"until {untils[members[0]]}"
+    if head := next(filter(None, (heads.get(member) for member in members)), ""):
+        yield f"at {head}"
 
 
 def proof_rows(snapshot: Snapshot, graph: WaitGraph) -> tuple[Row, ...]:

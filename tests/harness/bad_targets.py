@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -77,6 +78,38 @@ class Stops(Idle):
     def push(self) -> Mapping[str, Json]:
         if self.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
+        dist.barrier()
+        return super().push()
+
+
+class IgnoresSigterm(Idle):
+    """Never ends a push on one rank, and is deaf to a polite request to end."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank == 1:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                time.sleep(0.01)
+        dist.barrier()
+        return super().push()
+
+
+class BlocksInC(Idle):
+    """Waits on one rank in native code, for bytes that nobody sends."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank == 1:
+            os.read(os.pipe()[0], 1)
+        dist.barrier()
+        return super().push()
+
+
+class BlocksInCWithTheGil(Idle):
+    """The same, in an extension that does not give Python's lock back before it waits."""
+
+    def push(self) -> Mapping[str, Json]:
+        if self.rank == 1:
+            ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)
         dist.barrier()
         return super().push()
 

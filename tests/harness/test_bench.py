@@ -13,6 +13,16 @@ from harness.bench.__main__ import RANKS, Bench, _push_seconds, _scenario, _show
 from harness.observation import RunSeen
 
 NAMED_WITHIN_S = 0.5
+MONITOR_CPU = {
+    "with_s": 0.503,
+    "without_s": 0.5,
+    "share": 0.006,
+    "error": 0.002,
+    "launcher_share": 0.004,
+    "launcher_error": 0.001,
+    "journal_s": 0.01,
+    "num_events": 1200,
+}
 
 
 def _run(*events: tuple[float, str, str]) -> RunSeen:
@@ -64,16 +74,28 @@ def test_show() -> None:
         "deadlock_named_max_s": 0.25,
         "push_ms": {"resync": 30.0, "bare": 25.0, "difference": 5.0},
         "growth_s": {ranks: ranks / 10 for ranks in RANKS},
+        "naming_s": {"at rest": {"hangs/sketch[a-4]": [0.16, 0.2]}, "loaded": {"b": [0.2, 1.5]}},
+        "monitor_cpu": MONITOR_CPU,
     }
     console = Console(width=140, file=io.StringIO())
     _show(found, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    for words in ("20.0 x", "25.0 x", "50 x", "+0.50 % of 1 s", "32.0 x for 32 x ranks"):
+    words_of_each = (
+        "20.0 x",
+        "25.0 x",
+        "50 x",
+        "+0.50 % of 1 s",
+        "32.0 x for 32 x ranks",
+        "hangs/sketch[a-4]",
+        "0.200 s at most",
+        "+0.6% +- 0.2%, budget of 2%",
+    )
+    for words in words_of_each:
         assert words in text
 
 
 @pytest.mark.processes
 def test_deadlock_budget(real_runs: RealRuns, tmp_path: Path) -> None:
     """The deadlocking control is named in time; best of three, since other tests run too."""
-    bench = Bench(real_runs.launcher, real_runs.parts, tmp_path, repeat=1)
+    bench = Bench(real_runs.launcher, real_runs.parts, tmp_path, repeat=1, pairs=2)
     assert min(real_runs.do(bench._deadlock()) for _ in range(3)) < NAMED_WITHIN_S

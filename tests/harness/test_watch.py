@@ -20,7 +20,6 @@ from watch_world import (
 
 from harness.observation import RankEnding
 from harness.scenario import FAULT_SPECS, Scenario
-from harness.watch import deadline_s
 
 RAISED_ENDING = RankEnding(
     ending="raised",
@@ -106,7 +105,7 @@ DEADLINES = [
 def test_deadline(fields: Mapping[str, Any], expected_s: float) -> None:
     """A command has time for its waits, unless the scenario says how much it has."""
     given = {"proves": "It.", "transport": "ipc", "pushes": 1, "expect": (), **fields}
-    assert deadline_s(Scenario.model_validate(given)) == expected_s
+    assert Scenario.model_validate(given).limit_s == expected_s
 
 
 def test_deadline_allows_for_slow_faults() -> None:
@@ -117,4 +116,4 @@ def test_deadline_allows_for_slow_faults() -> None:
     slowed = scenario.model_copy(
         update={"faults": (FAULT_SPECS["slow"].model_validate(fault),) * 2}
     )
-    assert deadline_s(slowed) == deadline_s(scenario) + 14.0
+    assert slowed.limit_s == scenario.limit_s + 14.0

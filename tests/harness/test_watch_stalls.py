@@ -42,9 +42,9 @@ def test_deadlock(make_world: MakeWorld) -> None:
         assert halted.classification == "deadlock"
         graph = halted.evidence.pop("wait-for graph")  # type: ignore[attr-defined]
         assert graph.startswith(halted.sentence)
-        assert graph.splitlines()[-1].split("  ")[:2] == [
-            "rank 1",
-            "is in barrier #1 of the default group",
+        assert graph.splitlines()[4:] == [
+            "rank 1  barrier #1 of the default group  -      -",
+            "        waits for rank 0, which has returned",
         ]
         assert halted.evidence == {
             "rank:1": "rank:1 is in barrier #1 of the default group\nstack of rank:1"

@@ -11,6 +11,8 @@ from real_runs import RealRuns, make_scenario
 
 from harness.contracts import ScenarioResult, Verdict
 from harness.journal import read_journal
+from harness.reporting.result_file import read_result
+from reports.table import FULL_EVIDENCE
 
 pytestmark = pytest.mark.processes
 
@@ -21,6 +23,12 @@ OVERRUNS = [
      "for a lock without a limit while rank 0 waits for it in barrier #", "in push"),
     ("gil", "HoldsTheGil", "busy", "busy: rank 1 does not answer, using ", "in push"),
     ("stopped", "Stops", "frozen", "frozen: rank 1 is stopped", "process state: T"),
+    ("deaf-to-sigterm", "IgnoresSigterm", "stuck", "stuck, unproven: rank 1 is in no collective "
+     "and sleeps while rank 0 waits for it in barrier #", "in push"),
+    ("in-c", "BlocksInC", "stuck", "stuck, unproven: rank 1 is in no collective while rank 0 waits "
+     "for it in barrier #", "in push"),
+    ("in-c-with-the-gil", "BlocksInCWithTheGil", "stuck", "stuck, unproven: rank 1 does not "
+     "answer, using ", "in push"),
 ]
 ENDS = [
     # id, target, class, part of the sentence
@@ -59,7 +67,10 @@ def test_what_never_ends(
     assert (halt["kind"], halt["classification"]) == ("overran", kind)
     assert stack in result.evidence["rank:1"]
     assert "in push" in result.evidence["rank:0"]
+    assert set(result.evidence) == {"wait-for graph", "rank:0", "rank:1", "engine:0"}
     assert result.evidence["wait-for graph"].splitlines()[2].startswith("who")
+    written, _ = read_result(result.journal.with_name(FULL_EVIDENCE))
+    assert (written.verdict, written.evidence) == (Verdict.HANG, result.evidence)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ REAL_SCENARIOS = (
     "scenarios/restart/stale_session.yaml",
     "scenarios/workers",
     "scenarios/controls/believes_replies_today.yaml",
+    "scenarios/data_plane/rejected_mid_broadcast.yaml",
+    "scenarios/data_plane/yes_without_receiving.yaml",
+    "scenarios/degraded/receiver_beside_a_rejection.yaml",
 )
 
 nox.needs_version = ">=2024.4.15"
@@ -82,6 +85,12 @@ def conformance(session: nox.Session) -> None:
     run_scenarios(session)
 
 
+@nox.session(name="install")
+def install_only(session: nox.Session) -> None:
+    """Make the environment that the sessions share, and run nothing."""
+    install(session)
+
+
 @nox.session
 def scenarios(session: nox.Session) -> None:
     """Run the catalogue alone; options after ``--``, such as ``-k NAME``, go to resync-chaos."""
@@ -113,10 +122,45 @@ def real_engine(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu_night(session: nox.Session) -> None:
+    """Run the GPU suites; after ``--``: which, such as nccl:0. Without a GPU, on the CPU."""
+    install(session, REAL)
+    run(session, REAL.program("python"), "-m", "harness.gpu_night", *session.posargs)
+
+
+@nox.session
+def known_bad(session: nox.Session) -> None:
+    """Run each module with one thing wrong until its first catch; fail if one survives."""
+    install(session)
+    arguments = ("known-bad", "--out", f"{OUT}/known_bad")
+    run(session, SHARED.program("resync-chaos"), *arguments, *session.posargs)
+
+
+@nox.session
+def known_bad_full(session: nox.Session) -> None:
+    """Run each of those modules against the whole catalogue: what catches what. Takes hours."""
+    install(session)
+    arguments = ("known-bad", "--full", "--out", f"{OUT}/known_bad_full")
+    run(session, SHARED.program("resync-chaos"), *arguments, *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run all tests on all cores; arguments after ``--`` go to pytest."""
     install(session)
     pytest(session, "tests", "-n", "auto", *(session.posargs or ["tests"]))
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Open reports in a real browser; where none can be found or fetched, fail and say so."""
+    install(session)
+    if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        fetch = (SHARED.program("python"), "-m", "playwright", "install", "chromium-headless-shell")
+        # Without a network there is none to fetch; the tests say what to do then.
+        session.run(*fetch, external=True, success_codes=range(256))
+    session.env["RESYNC_CHAOS_BROWSER"] = "required"
+    pytest(session, "browser", "tests/reports/browser", *session.posargs)
 
 
 @nox.session
@@ -133,6 +177,17 @@ def bench(session: nox.Session) -> None:
     """Measure our speed beside the reference's; arguments after ``--`` go to the benchmark."""
     install(session)
     run_python(session, "-m", "harness.bench", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Make 1,000 passing runs, slow ones among them, of which none may be called a hang.
+
+    Arguments after ``--`` go to it, such as ``--runs 200``; runs that went wrong are in
+    ``out/soak``.
+    """
+    install(session)
+    run_python(session, "-m", "harness.soak", *session.posargs)
 
 
 def install(session: nox.Session, environment: Environment = SHARED) -> None:

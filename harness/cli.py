@@ -7,49 +7,60 @@ or scenario-file error, or nothing selected; 1 the harness itself failed; 130 in
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from harness.child import LauncherError
-from harness.contracts import Parts, ProcessSpec, ScenarioResult, Verdict
+from harness import language_commands
+from harness.authoring import arguments
+from harness.contracts import Parts, Verdict
 from harness.engine_choice import AS_WRITTEN, BOTH, CHOICES, choose, name_in_file, pairs
-from harness.errors import HarnessError, UsageError
-from harness.launcher import Launcher
-from harness.parts import default_parts, require_vllm
+from harness.errors import HarnessError, LauncherError, UsageError
+from harness.known_bad import arguments as known_bad
+from harness.reporting import arguments as reporting
 from harness.scenario import Scenario
 from harness.scenario_file import discover, load_file
-from harness.suite import Suite
+from harness.shards import Shard
 from harness.targets import DEFAULT
-from reports import REPORTS
-from reports.differences import compare
-from reports.live import make_display
-from reports.table import render
 
-TARGET_CHECK_LIMIT_S = 60.0
+# What only a run needs is imported by the run: `check` answers an editor.
+if TYPE_CHECKING:
+    import asyncio
+
+    from harness.launcher import Launcher
+    from harness.reporting.run_folder import RunInfo
+
+    # Gives a launcher that has imported these modules.
+    Launch = Callable[[Sequence[str]], contextlib.AbstractAsyncContextManager[Launcher]]
+
 EXIT_HARNESS_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_PIPE_CLOSED = 128 + signal.SIGPIPE  # as a shell reports it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     options = _parser().parse_args(arguments)
+    options.words = ("resync-chaos", *(sys.argv[1:] if arguments is None else arguments))
     try:
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()
+        return code
     except HarnessError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     except LauncherError as error:
         print(error, file=sys.stderr)
         return EXIT_HARNESS_FAILED
+    except BrokenPipeError:  # whoever read the output, such as `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,10 +98,17 @@ def _parser() -> argparse.ArgumentParser:
                      "the run (default: %(default)s)")  # fmt: skip
     run.add_argument("-j", dest="jobs", type=int, default=_default_jobs(), metavar="N",
                      help="scenarios at a time (default: %(default)s)")  # fmt: skip
+    run.add_argument("--shard", metavar="N/M",
+                     help="only the N-th of M shares of them, one for each machine")  # fmt: skip
     run.add_argument("--plain", action="store_true",
                      help="plain lines instead of a live display; the default in CI")  # fmt: skip
+    arguments.add_run_options(run)
+    reporting.add_run_options(run)
     add("check", _check, "Check scenario files; start nothing.")
-    add("list", _list, "List scenarios with what each proves.")
+    arguments.add_commands(commands, add, _load)
+    language_commands.add_commands(commands)
+    reporting.add_commands(commands)
+    known_bad.add_commands(commands)
     return parser
 
 
@@ -109,7 +127,7 @@ def _load(options: argparse.Namespace) -> list[Scenario]:
         UsageError: a file has errors, which it holds all of, or nothing is selected.
     """
     files = [load_file(path) for path in discover(options.paths)]
-    errors = [str(error) for file in files for error in file.errors]
+    errors = dict.fromkeys(str(error) for file in files for error in file.errors)
     if errors:
         raise UsageError("\n".join(errors))
     scenarios = [scenario for file in files for scenario in file.scenarios]
@@ -120,6 +138,9 @@ def _load(options: argparse.Namespace) -> list[Scenario]:
             f"expected scenarios matching {options.pattern or 'anything'} in {where}, found none "
             f"of {len(scenarios)}. `resync-chaos list {where}` shows their names."
         )
+    shown = {scenario.path for scenario in chosen}
+    for warning in dict.fromkeys(w for file in files if file.path in shown for w in file.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
     return chosen
 
 
@@ -137,17 +158,35 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list(options: argparse.Namespace) -> int:
-    for scenario in _load(options):
-        print(f"{scenario.name}\n    {scenario.proves}")
-    return 0
-
-
 # ---- running ----
 
 
 def _run(options: argparse.Namespace) -> int:
-    scenarios, left_out = choose(_load(options), options.engines)
+    import asyncio
+
+    from harness.launcher import Launcher
+
+    if not options.watch:
+        return _run_once(options, Launcher, asyncio.run)
+    from harness.authoring.watching import watch
+
+    return watch(
+        options.paths,
+        lambda kept: _run_once(options, kept.launcher, kept.run),
+        target=options.target,
+    )
+
+
+def _run_once(
+    options: argparse.Namespace, launch: Launch, run: Callable[[Coroutine[Any, Any, int]], int]
+) -> int:
+    """Run what the options choose, with the launcher that ``launch`` makes."""
+    from harness.parts import default_parts, require_vllm
+
+    loaded = _load(options)
+    if options.shard is not None:
+        loaded = Shard.parse(options.shard).of(loaded)
+    scenarios, left_out = choose(loaded, options.engines)
     if not scenarios:
         raise UsageError(
             f"expected scenarios that --engines {options.engines} can run, found none of "
@@ -157,11 +196,13 @@ def _run(options: argparse.Namespace) -> int:
         print(warning, file=sys.stderr)
     if options.jobs < 1:
         raise UsageError(f"-j: expected at least 1, found {options.jobs}.")
+    if options.repeat < 1:
+        raise UsageError(f"--repeat: expected at least 1, found {options.repeat}.")
     _make_writable(options.out)
     sys.path.insert(0, os.getcwd())  # where a user's own target is
     targets = sorted({scenario.target or options.target for scenario in scenarios})
     parts = default_parts(options.target, scenarios)
-    code = asyncio.run(_run_all(scenarios, parts, targets, options))
+    code = run(_run_all(scenarios, parts, targets, options, launch))
     for each in left_out:
         print(f"left out: {each.name}: {each.reason}")
     return code
@@ -180,30 +221,53 @@ def _make_writable(out_dir: Path) -> None:
         ) from error
 
 
+def _begin(scenarios: list[Scenario], options: argparse.Namespace) -> RunInfo:
+    from harness.reporting.run_folder import Asked, begin_run
+
+    asked = [Asked(name=s.name, path=str(s.path), proves=s.proves) for s in scenarios]
+    return begin_run(
+        options.out,
+        asked,
+        command=options.words,
+        rerun_options=_again(options),
+        rounds=options.repeat,
+    )
+
+
 async def _run_all(
-    scenarios: list[Scenario], parts: Parts, targets: list[str], options: argparse.Namespace
+    scenarios: list[Scenario],
+    parts: Parts,
+    targets: list[str],
+    options: argparse.Namespace,
+    launch: Launch,
 ) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from harness.authoring.repeat import Rounds
+    from harness.target_check import check_targets
+    from reports.closing import close_run
+    from reports.differences import compare
+    from reports.live import make_display
+
     console = Console(highlight=False)
-    display = make_display(console, options.plain or bool(os.environ.get("CI")))
+    plain = options.plain or bool(os.environ.get("CI"))
+    display = make_display(console, plain, options.quiet, _again(options))
     begun_s = time.monotonic()
-    found: dict[str, ScenarioResult] = {}
+    info: RunInfo | None = None  # nothing is left of a run whose targets cannot be imported
+    rounds = Rounds(options.repeat, options.out)
     interrupted = False
     failure: LauncherError | None = None
 
     async def run() -> None:
-        async with Launcher(parts.preload) as launcher:
-            await _check_targets(launcher, targets)
-            suite = Suite(
-                launcher,
-                parts,
-                out_dir=options.out,
-                jobs=options.jobs,
-                display=display,
-                results=found,
-            )
-            display.begin(len(scenarios))
+        nonlocal info
+        async with launch(parts.preload) as launcher:
+            await check_targets(launcher, targets)
+            info = _begin(scenarios, options)
+            display.begin(len(scenarios) * options.repeat)
             try:
-                await suite.run(scenarios)
+                await rounds.run(launcher, parts, scenarios, jobs=options.jobs, display=display)
             finally:
                 display.end()
 
@@ -214,18 +278,23 @@ async def _run_all(
         except asyncio.CancelledError:
             interrupted = True
         except LauncherError as error:
-            if not found:
+            if not rounds.worst():
                 raise
             failure = error  # what had ended is worth its reports
+    found = rounds.worst()
     results = [found[s.name] for s in scenarios if s.name in found]
-    written = [write(results, options.out) for write in REPORTS.values()]
-    render(
+    written = close_run(
         results,
         console,
+        options.out,
+        info or _begin(scenarios, options),
+        ended=failure is None and not interrupted,
         elapsed_s=time.monotonic() - begun_s,
         num_not_run=len(scenarios) - len(results),
-        rerun_options=_again(options),
+        quiet=options.quiet,
     )
+    for line in rounds.lines(list(found)):
+        console.print(line, markup=False, soft_wrap=True)
     console.print(f"reports: {', '.join(str(path) for path in written)}", soft_wrap=True)
     if failure is not None:
         raise failure
@@ -239,6 +308,8 @@ async def _run_all(
 @contextlib.contextmanager
 def _cancelled_by_signals(task: asyncio.Task[None]) -> Iterator[None]:
     """Turn Ctrl-C and SIGTERM into the task's cancellation, so that everything is torn down."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
 
     def cancel_once() -> None:
@@ -254,40 +325,6 @@ def _cancelled_by_signals(task: asyncio.Task[None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
             if task.cancelled():  # nor what is left to do: the table and the reports
                 signal.signal(number, signal.SIG_IGN)
-
-
-async def _check_targets(launcher: Launcher, targets: list[str]) -> None:
-    """Import every target in a process of its own before anything runs.
-
-    Raises:
-        UsageError: one cannot be imported.
-    """
-    spec = ProcessSpec(
-        name="targets",
-        entry="harness.targets:check",
-        config={"targets": targets},
-        log_path=launcher.scratch.path / "targets.log",
-    )
-    child = (await launcher.start([spec]))["targets"]
-    problems: list[str] = []
-    for target in targets:
-        try:
-            answer = await child.receive(TARGET_CHECK_LIMIT_S)
-            found = ""
-            if answer is None:
-                status = await child.wait(TARGET_CHECK_LIMIT_S)
-                found = f"one that ended with status {status}:\n{child.log_tail()}"
-        except TimeoutError:
-            answer, found = None, f"one that takes longer than {TARGET_CHECK_LIMIT_S:g} s"
-        if answer is None:
-            problems.append(
-                f"target {target}: expected a module that can be imported, found {found}"
-            )
-            break  # the process that would import the others has gone, or is busy
-        problems += answer["problems"]
-    await launcher.end([child])
-    if problems:
-        raise UsageError("\n".join(problems))
 
 
 def _again(options: argparse.Namespace) -> list[str]:

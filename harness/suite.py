@@ -18,6 +18,7 @@ from harness.contracts import (
 )
 from harness.launcher import Launcher
 from harness.observation import RunSeen
+from harness.reporting.result_file import details_of, write_result
 from harness.scenario import Scenario
 from harness.stage import StageError
 from harness.verdicts.judge import crashed, judge
@@ -90,22 +91,25 @@ class Suite:
         async with turn, self._slots:
             self._display.started(scenario.name)
             out_dir = self._out_dir / scenario.name
+            oracle = self._parts.oracle
+            run: RunSeen | None = None
             try:
                 control = await self._control(scenario)
                 run = await self._conduct(scenario, out_dir, closing=True)
             except (StageError, EngineServerError) as error:
                 result = crashed(scenario, str(error), journal=out_dir / JOURNAL)
             else:
-                oracle = self._parts.oracle
                 result = judge(
                     scenario, run, control=control, oracle=oracle, journal=out_dir / JOURNAL
                 )
+            calm = f"{CONTROLS_DIR}/{scenario.control_key()}" if _has_control(scenario) else None
+            write_result(result, details_of(scenario, run, control=calm, oracle=oracle))
             self.results[scenario.name] = result
             self._display.finished(result)
 
     async def _control(self, scenario: Scenario) -> RunSeen | None:
         """Return the run of the scenario's control; one run for all scenarios that share it."""
-        if not (scenario.faults or scenario.restarts or scenario.before_connect):
+        if not _has_control(scenario):
             return None
         key = scenario.control_key()
         if key not in self._controls:
@@ -131,6 +135,11 @@ class Suite:
             doing=lambda what: self._display.doing(name, prefix + what),
         )
         return await conductor.run()
+
+
+def _has_control(scenario: Scenario) -> bool:
+    """Whether anything is done to a scenario, so that the run without it says something."""
+    return bool(scenario.faults or scenario.restarts or scenario.before_connect)
 
 
 def _topology(scenario: Scenario) -> tuple[str, int, int]:

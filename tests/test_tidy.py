@@ -27,14 +27,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "harness": (),
     "fakes": ("harness.contracts",),
     "conformance": ("harness.contracts",),
-    "reports": ("harness.contracts",),
+    "reports": ("harness.contracts", "harness.errors", "harness.reporting"),
     "vllm_engine": ("harness", "fakes"),
 }
 # What puts parts together, by file or folder: the command line, the parts that it runs, what they
 # name as entry points of processes, and the targets, good and known bad, that are made of the
 # module under test.
 JOINERS: dict[str, tuple[str, ...]] = {
+    "harness/reporting/arguments.py": ("reports",),
     "harness/cli.py": ("conformance", "reports"),
+    "harness/authoring/push_waits.py": ("resync",),
+    "harness/pytest_plugin/": ("reports",),
     "harness/parts.py": ("fakes", "vllm_engine"),
     "fakes/engine/process.py": ("harness",),
     "fakes/megatron/process.py": ("harness",),

@@ -54,7 +54,8 @@ MISTAKES = [
       "found 3. Lower it, or raise engines.count."]),
     ("point-it-cannot-strike", ["point.yaml"],
      ["point.yaml:5:28: faults.0.at: expected a point that port_taken can strike (rank.bind), "
-      "found rank.gather. Use one of those."]),
+      "found rank.gather. Use one of those. rank.gather can be struck by freeze, gil, hang, kill, "
+      "lock, loop, raise, slow, swallow."]),
     ("no-yaml", ["syntax.yaml"],
      ["syntax.yaml:2:1: expected valid YAML, found: while parsing a flow sequence did not find "
       "expected ',' or ']'. Correct the syntax here or just above."]),
@@ -156,9 +157,10 @@ COMMANDS = [
      "files: 1, scenarios: 1, no errors\n"),
     ("check-bad", ["check", "many"], 2, ""),
     ("list", ["list", "good.yaml", "many/c.yaml"], 0,
-     "good\n    It holds.\nc\n    It holds.\n"),
+     "good  -               -  nothing is done to it\n"
+     "c     -               -  nothing is done to it\n"),
     ("list-by-glob", ["list", "good.yaml", "many/c.yaml", "-k", "g*d"], 0,
-     "good\n    It holds.\n"),
+     "good  -               -  nothing is done to it\n"),
     ("list-nothing", ["list", "good.yaml", "-k", "bad"], 2, ""),
 ]
 # fmt: on
@@ -177,8 +179,9 @@ def test_check_and_list(
 
 
 def test_check_is_light() -> None:
-    """Checking imports neither torch nor the server."""
-    heavy = ("torch", "numpy", "fastapi", "uvicorn", "resync", "fakes.engine", "fakes.megatron")
+    """Checking imports neither torch nor a server, and nothing that only a run needs."""
+    heavy = ("torch", "numpy", "aiohttp", "fastapi", "uvicorn", "httpx", "rich",
+             "resync", "fakes", "reports", "vllm_engine", "harness.launcher")  # fmt: skip
     code = (
         "import sys; from harness.cli import main; main(['check', 'good.yaml']); "
         f"print([name for name in {heavy} if name in sys.modules])"
@@ -188,6 +191,22 @@ def test_check_is_light() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["check", "good.yaml"]], ids=["long", "short"])
+def test_a_reader_that_has_read_enough(arguments: list[str]) -> None:
+    """A closed pipe ends a command quietly, as it does others."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "harness.cli", *arguments]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            command, env=environment, stdout=writer, stderr=subprocess.PIPE, timeout=60
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 # fmt: off
@@ -233,7 +252,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
     for words in ("] pass    good  ", "] fail    lazy  ", "] invalid raises  "):
         assert any(words in line for line in lines), lines
     assert any(line.startswith("1 pass, 1 fail, 0 hang, 1 invalid in ") for line in lines)
-    assert lines[-1] == "reports: out/junit.xml, out/verdicts.json"
+    reports = "report.html junit.xml reproduce.sh summary.md trace.json verdicts.json"
+    assert lines[-1] == f"reports: {', '.join(f'out/{each}' for each in reports.split())}"
     suite = ElementTree.parse(tmp_path / "out/junit.xml").getroot()
     assert len(list(suite.iter("testcase"))) == 3
     verdicts = json.loads((tmp_path / "out/verdicts.json").read_text())

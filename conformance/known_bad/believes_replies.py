@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from conformance.known_bad.patching import put
 from harness.contracts import TargetContext
 from harness.targets.resync_target import ResyncTarget
-from resync import Fleet, Observer, PushTimeouts, WeightUpdater
+from harness.targets.resync_target import build as build_good
+from resync import Fleet, Observer, PushTimeouts
 from resync.replies import Replies
 
 
@@ -34,12 +36,6 @@ def _fleet(urls: Mapping[int, str], timeouts: PushTimeouts, observe: Observer) -
 
 
 def build(context: TargetContext) -> ResyncTarget:
-    updater = WeightUpdater(
-        open_channel=context.open_channel,
-        source=context.source,
-        transport=context.transport,
-        timeouts=PushTimeouts(init_s=context.timeouts.init_s, request_s=context.timeouts.request_s),
-        observe=context.observe,
-        make_fleet=_fleet,
-    )
-    return ResyncTarget(context, updater)
+    target = build_good(context)
+    put(target._updater, "_make_fleet", _fleet)
+    return target

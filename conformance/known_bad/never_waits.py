@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from conformance.known_bad.patching import put
 from harness.contracts import TargetContext
 from harness.targets.resync_target import ResyncTarget
-from resync import EngineControl, Fleet, Observer, PushTimeouts, WeightUpdater
+from harness.targets.resync_target import build as build_good
+from resync import EngineControl, Fleet, Observer, PushTimeouts
 from resync.line import Line
 from resync.replies import Replies
 
@@ -35,12 +37,6 @@ def _fleet(urls: Mapping[int, str], timeouts: PushTimeouts, observe: Observer) -
 
 
 def build(context: TargetContext) -> ResyncTarget:
-    updater = WeightUpdater(
-        open_channel=context.open_channel,
-        source=context.source,
-        transport=context.transport,
-        timeouts=PushTimeouts(init_s=context.timeouts.init_s, request_s=context.timeouts.request_s),
-        observe=context.observe,
-        make_fleet=_fleet,
-    )
-    return ResyncTarget(context, updater)
+    target = build_good(context)
+    put(target._updater, "_make_fleet", _fleet)
+    return target

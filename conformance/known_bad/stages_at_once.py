@@ -8,40 +8,31 @@ from __future__ import annotations
 
 import time
 
+from conformance.known_bad.patching import put
 from harness.contracts import TargetContext
-from harness.targets.resync_target import SETTLE_S, ResyncTarget
-from resync import PipelineStages, PushTimeouts, WeightUpdater
+from harness.targets.resync_target import ResyncTarget
+from harness.targets.resync_target import build as build_good
+from resync import WeightUpdater
 from resync.agreement import Decision
 from resync.steps import Steps
 
 ARRIVAL_S = 0.3  # a stage comes this much later than the one before it, so that runs are alike
 
+_open = WeightUpdater._open
 
-class AtOnce(WeightUpdater):
-    """Opens without turns."""
 
-    def _open(self, steps: Steps) -> Decision:
-        assert self._channel is not None
-        assert self._stages is not None
-        open_channel, own = self._channel.open, self._stages.own
+def _open_at_once(updater: WeightUpdater, steps: Steps) -> Decision:
+    channel, stages = updater._channel, updater._stages
+    if channel is None or stages is None:
+        return _open(updater, steps)
 
-        def open_own() -> None:
-            time.sleep(own * ARRIVAL_S)
-            open_channel()
+    def open_own() -> None:
+        time.sleep(stages.own * ARRIVAL_S)
+        channel.open()
 
-        return steps.on_every_rank("connect", open_own)
+    return steps.on_every_rank("connect", open_own)
 
 
 def build(context: TargetContext) -> ResyncTarget:
-    timeouts = PushTimeouts(
-        init_s=context.timeouts.init_s, request_s=context.timeouts.request_s, settle_s=SETTLE_S
-    )
-    updater = AtOnce(
-        open_channel=context.open_channel,
-        source=context.source,
-        transport=context.transport,
-        timeouts=timeouts,
-        stages=PipelineStages(own=context.stage, senders=context.stages),
-        observe=context.observe,
-    )
-    return ResyncTarget(context, updater)
+    put(WeightUpdater, "_open", _open_at_once)
+    return build_good(context)

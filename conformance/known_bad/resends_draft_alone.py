@@ -1,0 +1,26 @@
+"""Draft resent without the target: the second attempt's target session is opened and closed empty.
+
+Met in https://github.com/sgl-project/sglang/issues/27718 as one model of two that is not updated.
+"""
+
+from __future__ import annotations
+
+from conformance.known_bad.patching import put
+from harness.contracts import TargetContext
+from harness.targets.resync_target import ResyncTarget
+from harness.targets.resync_target import build as build_good
+from resync import AttemptReport, EngineControl, resend
+
+_transfer = resend._transfer
+
+
+def _send(sender: resend.Sender, attempt: AttemptReport, *, draft: bool, verify: bool) -> None:
+    if sender.has_draft and attempt.number > 1 and not draft:
+        sender.on_engines(EngineControl.finish)
+        return
+    _transfer(sender, attempt, draft=draft, verify=verify)
+
+
+def build(context: TargetContext) -> ResyncTarget:
+    put(resend, "_transfer", _send)
+    return build_good(context)

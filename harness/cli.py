@@ -113,8 +113,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _default_jobs() -> int:
-    """One more than the cores: scenarios that wait out a time-out leave theirs idle."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than the cores: scenarios that wait out a time-out leave theirs idle."""
+    return (os.cpu_count() or 1) + 2
 
 
 # ---- selecting ----

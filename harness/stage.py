@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from harness.child import Child
 from harness.contracts import EngineAddress, EngineServers, Json, Parts, ProcessSpec, Timeouts
 from harness.journal import JournalWriter
 from harness.launcher import Launcher
+from harness.monitors import kernel
 from harness.observation import UNKNOWN_WEIGHTS, EngineSeen
 from harness.processes import ProcessIdentity, leftovers
 from harness.processes import state as process_state
@@ -28,6 +30,7 @@ WORLD_SUFFIX = ".world"
 READY_LIMIT_S = 60.0
 TELL_LIMIT_S = 5.0  # milliseconds; a gateway waits a second for workers that do not answer
 STOPPED = "T"  # of the process states of /proc
+STARVED_SHARE = 0.5  # of a CPU; a thread that holds the GIL and loops takes more
 BUSY_LIMIT_S = 0.2  # a worker that is inside one call for longer than this after a push is stuck
 
 
@@ -215,7 +218,10 @@ class Stage:
 
     async def _see(self, address: EngineAddress) -> EngineSeen:
         process = self.engines[address.index].pid
+        before_s, begun_s = kernel.cpu_s(process), time.monotonic()
         state = await self._state(address)
+        if state is None and _is_starved(process, before_s, time.monotonic() - begun_s):
+            state = await self._state(address)
         if state is not None and _busy(state):
             await asyncio.sleep(BUSY_LIMIT_S)
             state = await self._state(address)
@@ -369,6 +375,14 @@ class Stage:
             f"{child.name}: expected it to come up, found it {found}. "
             f"The end of {child.log_path}:\n{child.log_tail()}"
         )
+
+
+def _is_starved(pid: int, before_s: float | None, waited_s: float) -> bool:
+    """Whether a process that did not answer wanted a CPU and was not given one."""
+    after_s = kernel.cpu_s(pid)
+    if before_s is None or after_s is None or not kernel.is_runnable(pid):
+        return False
+    return after_s - before_s < STARVED_SHARE * waited_s
 
 
 def _busy(state: dict[str, Any]) -> bool:

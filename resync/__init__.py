@@ -29,9 +29,9 @@ from resync.errors import (
 )
 from resync.fleet import Fleet
 from resync.observer import Observer
-from resync.pipeline import PipelineStages
 from resync.report import AttemptReport, Bytes, EngineReport, PushReport
 from resync.resend import send_weights_with_resync
+from resync.senders import PipelineStages
 from resync.source import ResumableWeightSource, WeightSource
 from resync.timeouts import (
     PushTimeouts,

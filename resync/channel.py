@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from resync.client import WeightSyncClient
-from resync.errors import ChannelError, FleetError
+from resync.errors import ChannelError, FleetError, RankMustLeave
 from resync.observer import Observer, unobserved
 from resync.send_watch import SendWatch
 from resync.source import ResumableWeightSource
@@ -86,6 +86,7 @@ class Channel:
             limit_s=timeouts.request_s,
             settle_s=timeouts.settle_s,
             bring_back=client.fail_sending,
+            progress=lambda: source.num_gathered,
             observe=observe,
         )
         client.on_update_failed = self._drop_own_end
@@ -163,6 +164,8 @@ class Channel:
         if isinstance(result, _Opened):
             return result.trainer
         own = result.error if result.thread_ended else self._unwound(results)
+        if isinstance(own, RankMustLeave):  # metadata() of the source raised in there
+            raise own
         if own is None or isinstance(own, FleetError):
             raise result.error
         then = "" if result.thread_ended else f"; and then: {result.error}"
@@ -200,17 +203,23 @@ class Channel:
         communicator: Any = getattr(self.trainer, "model_update_group", None)
         if communicator is None:
             return
-        self.watch.expect_back()
         try:
-            communicator.destroy()
-        except Exception:
-            logger.exception("dropping the sender's end of the channel failed; going on without it")
+            self.watch.expect_back()
+        finally:  # an observer may strike in there, and the sender is blocked all the same
+            _destroy(communicator)
 
     def close(self) -> None:
         """Shut the trainer engine down, if there is one."""
         trainer, self.trainer = self.trainer, None
         if trainer is not None:
             _shut_down(trainer)
+
+
+def _destroy(communicator: Any) -> None:
+    try:
+        communicator.destroy()
+    except Exception:
+        logger.exception("dropping the sender's end of the channel failed; going on without it")
 
 
 def _shut_down(trainer: TrainerEngine) -> None:

@@ -50,6 +50,7 @@ class WeightSyncClient:
         self._fleet = fleet
         self._policy = policy
         self._session = 0
+        self._num_updates = 0  # that were made in this session
 
     @property
     def latches(self) -> bool:
@@ -66,6 +67,7 @@ class WeightSyncClient:
         """Forget the failure of the previous session, and one of it that comes late."""
         self.failure = None
         self._session += 1
+        self._num_updates = 0
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
         """Have every engine join the channel; each gets the rank of its own first worker.
@@ -128,6 +130,7 @@ class WeightSyncClient:
             return
         self.on_next_step()
         session = self._session
+        self._num_updates += 1
         try:
             payload = json_safe(update_info)
 
@@ -156,6 +159,9 @@ class WeightSyncClient:
         if self.failure is not None:
             return
         self.on_next_step()
+        if self.failure is not None:  # the sender was brought back at this very moment
+            self._fail(self.failure)
+            return
         session = self._session
         if self.leaves_open:
             self._answered("update", session)  # and the sender synchronises still
@@ -166,6 +172,38 @@ class WeightSyncClient:
             self._fail(error)
         else:
             self._answered("finish", session)
+
+    def give_up(self, error: Exception) -> None:
+        """The trainer engine raised on the sender while an update may be out.
+
+        Engines may receive what nobody broadcasts any more, and will be found out to be idle or
+        stuck; a late answer is of no session.
+        """
+        if self._fleet is None or self.failure is not None:
+            return
+        self.failure = error
+        self._session += 1
+        self.on_update_failed(error)
+        for engine in self._fleet.active:
+            engine.doubt()
+
+    def require_update(self) -> None:
+        """Check, on a rank that sends, that its trainer engine has sent something.
+
+        Raises:
+            ChannelError: it made no update, so the engines hold what they held.
+        """
+        if self._fleet is not None and not self._num_updates:
+            raise ChannelError(
+                "expected an update of the trainer engine on the rank that sends, found none: the "
+                "engines hold what they held. Open it as a sender on this rank"
+            )
+
+    def forget_replies(self) -> None:
+        """Find out anew how far the engines' replies are behind: other ranks have asked, too."""
+        if self._fleet is not None:
+            for engine in self._fleet.engines:
+                engine.replies.forget()
 
     def fail_sending(self, error: Exception) -> None:
         """Fail the session for a reason that is no request's, and drop the sender's end."""

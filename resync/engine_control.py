@@ -24,6 +24,7 @@ from resync.report import Bytes, EngineReport
 from resync.timeouts import PushTimeouts
 from resync.wire import Wire
 
+PAUSE = "/pause?mode=keep&clear_cache=false"
 # What engines answer to a flush while requests are running or queued: try later.
 BUSY = frozenset({400, 409, 425, 429, 503})
 FIRST_FLUSH_PAUSE_S = 0.02
@@ -67,7 +68,8 @@ class EngineControl:
         self.index = index
         self.line = Line(index=index, url=url, wire=wire, timeouts=timeouts, observe=observe)
         self.replies = Replies(self.line)
-        self.session = Session.UNKNOWN
+        self._session = Session.UNKNOWN
+        self._num_open: int | None = None  # of several workers, those thought to be in a session
         self.session_is_draft = False
         self.bytes = Bytes.UNCHANGED
         self.label: str | None = None
@@ -75,8 +77,16 @@ class EngineControl:
         self.paused: bool | None = None
         self.paused_by_push = False
         self.quarantined: str | None = None  # why; nothing of a push is sent to it then
-        self._num_open: int | None = None  # of several workers, those thought to be in a session
         self._init_s = timeouts.init_s
+
+    @property
+    def session(self) -> Session:
+        """The last thing known of its update session."""
+        return self._session
+
+    @session.setter
+    def session(self, event: Session) -> None:
+        self._session, self._num_open = event, None
 
     @property
     def num_workers(self) -> int:
@@ -121,8 +131,13 @@ class EngineControl:
     async def pause(self) -> None:
         """Freeze generation, keeping the running requests."""
         self.paused = None
-        await self.replies.operate("pause", "/pause?mode=keep&clear_cache=false")
+        await self.replies.operate("pause", PAUSE)
         self.paused = True
+
+    async def pause_unheard(self) -> None:
+        """Freeze generation of an engine whose replies are too far behind to tell if it worked."""
+        await self.line.post("pause", PAUSE)
+        self.paused = None
 
     async def flush(self) -> None:
         """Drop the prefix cache: its entries were computed with the old weights.
@@ -299,7 +314,6 @@ class EngineControl:
         """
         self.session = event
         refused, workers = self.replies.num_refused, self.num_workers
-        self._num_open = None
         if workers > 1 and refused is not None:
             in_session = {
                 Session.UNKNOWN: workers - refused if refused else 0,
@@ -309,9 +323,9 @@ class EngineControl:
             self._num_open = in_session[event]
 
     def doubt(self) -> None:
-        """Another sender used the session that this one opened, and failed: expect the worst."""
+        """Somebody used the open session and failed, or gave up on the way: expect the worst."""
         if self.session is Session.OPEN:
-            self.session, self._num_open = Session.UPDATE_FAILED, None
+            self.session = Session.UPDATE_FAILED
             self.bytes = Bytes.DIRTY
             self.replies.forget()
             self.line.note_late("update")

@@ -49,6 +49,8 @@ class Fleet:
             EngineControl(index=i, url=url, wire=self._wire, timeouts=timeouts, observe=observe)
             for i, url in urls.items()
         )
+        # Set while engines are quiesced: the channel that is open is not, or not only, theirs.
+        self.must_rejoin = False
         self._thread.start()
 
     @property

@@ -9,7 +9,14 @@ import logging
 
 from resync.agreement import Code
 from resync.engine_control import EngineControl
-from resync.errors import EngineError, EngineMismatch, FleetError
+from resync.errors import (
+    EngineError,
+    EngineLost,
+    EngineMismatch,
+    EngineNeedsRestart,
+    EngineTimeout,
+    FleetError,
+)
 from resync.fleet import Fleet
 from resync.quarantine import is_beyond_a_push, readmit, set_aside
 from resync.report import Bytes, PushReport
@@ -17,35 +24,54 @@ from resync.report import Bytes, PushReport
 logger = logging.getLogger("resync")
 
 
-def quiesce(fleet: Fleet, *, quarantines: bool = False) -> bool:
+def quiesce(fleet: Fleet, *, quarantines: bool = False) -> None:
     """Pause and flush every engine; `restore` lets those run again that were running.
+
+    Sets ``fleet.must_rejoin``, also where it raises, if the engines must join a new channel: one
+    was restarted since the last push, or one was quarantined or has come back.
 
     Args:
         fleet: the engines.
         quarantines: go on without an engine that no push can bring back.
 
-    Returns:
-        Whether the engines must join a new channel: one was restarted since the last push, or one
-        was quarantined or has come back.
-
     Raises:
         FleetError: an engine could not be paused or flushed, or must be restarted first.
     """
+    for engine in fleet.engines:
+        engine.paused_by_push = False
+        if engine.bytes is Bytes.COMMITTED:
+            engine.bytes = Bytes.UNCHANGED
     restarted = readmit(fleet)
-    aside = len(fleet.engines) - len(fleet.active)
+    fleet.must_rejoin |= bool(restarted)
 
     async def quiet(engine: EngineControl) -> None:
-        engine.paused_by_push = False  # that of the push before, should the next line fail
+        try:
+            await quiet_once(engine)
+        except EngineTimeout:
+            raise
+        except EngineLost:
+            if not quarantines:
+                raise
+            # One connection that was lost is no dead engine.
+            await engine.line.until_idle("pause")
+            await quiet_once(engine)
+
+    async def quiet_once(engine: EngineControl) -> None:
         was_stuck = engine.is_stuck
         if was_stuck:
             await engine.require_restarted()
         paused, label = await engine.look()
-        engine.paused_by_push = not paused
-        engine.bytes = Bytes.UNCHANGED if engine.bytes is Bytes.COMMITTED else engine.bytes
+        engine.paused_by_push |= not paused
         if was_stuck or label not in engine.expected_labels:
+            fleet.must_rejoin = True
             engine.forget(paused=paused)
             restarted.append(engine.index)
-        await engine.replies.require_room("pause")
+        try:
+            await engine.replies.require_room("pause")
+        except EngineNeedsRestart:
+            if quarantines and not paused:  # it must not go on with the old weights
+                await engine.pause_unheard()
+            raise
         await engine.pause()
         await engine.flush()
 
@@ -55,18 +81,18 @@ def quiesce(fleet: Fleet, *, quarantines: bool = False) -> bool:
         if not quarantines or not all(map(is_beyond_a_push, error.failures)):
             raise
         set_aside(fleet, error.failures)
+        fleet.must_rejoin = True
     if restarted:
         logger.warning(
             "engines %s report a weight version that this trainer did not publish, or come back "
             "from quarantine: they were restarted, or another trainer writes to them. They get a "
             "new channel",
-            restarted,
+            sorted(set(restarted)),
         )
     for engine in fleet.active:
         if engine.index in restarted:
             assert engine.label is not None
             engine.expected_labels = frozenset({engine.label})
-    return bool(restarted) or len(fleet.engines) - len(fleet.active) != aside
 
 
 def restore(fleet: Fleet) -> None:
@@ -89,8 +115,8 @@ def publish(fleet: Fleet, version: str, report: PushReport) -> None:
     """Publish the version on every engine and read it back; once more where that failed.
 
     Raises:
-        FleetError: an engine does not show the version, or runs. Its error names every engine that
-            does show it. All are paused, as far as they answer.
+        FleetError: an engine does not show the version, or runs. Its error names every engine of
+            this rank that does show it. All are paused, as far as they answer.
     """
     for engine in fleet.active:  # an engine whose answer is lost may show it all the same
         engine.expected_labels |= {version}

@@ -41,7 +41,7 @@ def set_aside(fleet: Fleet, failures: Sequence[EngineError]) -> None:
             engine.quarantined = why
             logger.error(
                 "engine %d is quarantined, and the push goes on without it. It comes back with a "
-                "later push, once it was restarted. %s",
+                "later push, once it answers and, if it was stuck, was restarted. %s",
                 engine.index,
                 why,
             )
@@ -71,11 +71,12 @@ def readmit(fleet: Fleet) -> list[int]:
                 was_stuck = engine.is_stuck
                 if was_stuck:
                     await engine.require_restarted()
+                await engine.line.until_idle("readmit")
                 paused, label = await engine.look()
                 if was_stuck or label not in engine.expected_labels:
                     engine.forget(paused=paused)
+                await engine.replies.require_room("readmit")
                 engine.session = engine.session_found(paused=paused)
-                engine.replies.forget()
                 engine.expected_labels = frozenset({label})
                 engine.quarantined = None
 

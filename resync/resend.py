@@ -16,9 +16,9 @@ from resync.client import WeightSyncClient
 from resync.engine_control import EngineControl, Session
 from resync.errors import Cause, EngineMismatch, FleetError, RankMustLeave, SendFailed
 from resync.fleet import Action, Fleet
-from resync.pipeline import PipelineStages, one_turn
 from resync.quarantine import set_aside
 from resync.report import AttemptReport, Bytes, PushReport
+from resync.senders import PipelineStages, one_turn
 from resync.source import ResumableWeightSource
 from resync.steps import Steps
 
@@ -47,6 +47,7 @@ class Sender:
         self.has_draft = has_draft
         self.quarantines = quarantines
         self.stages = stages
+        self.others_took_part = False  # in this attempt, stages of other ranks
         self.dirty_label = dirty_label
 
     def on_engines(self, action: Action) -> None:
@@ -120,8 +121,15 @@ def _send_in_turn(
 ) -> Decision:
     """Have each stage open its channel and send, and close the sessions after the last."""
     transfer = partial(_transfer, sender, attempt, draft=False, verify=False)
+
+    def reopen() -> None:
+        # What other senders asked meanwhile has left replies that this rank does not know of.
+        sender.client.forget_replies()
+        sender.channel.open()
+
     for stage in range(len(stages.senders)):
-        decision = one_turn(stages, steps, f"reconnect.{stage}", stage, sender.channel.open)
+        sender.others_took_part |= stage > 0
+        decision = one_turn(stages, steps, f"reconnect.{stage}", stage, reopen)
         if decision.ok:
             decision = one_turn(stages, steps, f"transfer.{stage}", stage, transfer)
         if not decision.ok:
@@ -146,7 +154,7 @@ def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
     """
 
     async def clean(engine: EngineControl) -> None:
-        if sender.stages is not None:
+        if sender.others_took_part:
             engine.doubt()
         # Closing commits what was loaded: never on a running engine.
         _, label = await asyncio.gather(engine.pause(), engine.version())
@@ -166,6 +174,8 @@ def _clean_up(sender: Sender, *, accept_labels: bool = False) -> None:
 
 
 def _open_sessions(sender: Sender, *, draft: bool) -> None:
+    sender.others_took_part = False
+
     async def open_one(engine: EngineControl) -> None:
         await engine.require_paused("start")
         await engine.close_session(has_draft=sender.has_draft)
@@ -189,18 +199,23 @@ def _transfer(sender: Sender, attempt: AttemptReport, *, draft: bool, verify: bo
         raise
     except Exception as error:
         if sender.client.latches:
+            before = sender.client.failure
             raise SendFailed(
                 f"the trainer engine raised between collectives of all ranks: {error!r}"
+                + (f"; and before that: {before}" if before is not None else "")
             ) from error
+        sender.client.give_up(error)
         sender.source.finish_pass()  # the other ranks are in its gathers, or will be
-        if sender.client.failure is not None:  # what a channel that was dropped raises says less
-            raise sender.client.failure from error
+        failure = sender.client.failure
+        if failure is not None and failure is not error:
+            raise failure from error  # what a channel that was dropped raises says less
         raise
     finally:
         attempt.bytes_sent += sender.source.bytes_yielded
         sender.source.draft = sender.client.draft = False
     if sender.client.failure is not None:
         raise sender.client.failure
+    sender.client.require_update()
     if verify:
         sender.on_engines(_verify)
 
@@ -212,6 +227,13 @@ async def _verify(engine: EngineControl) -> None:
         EngineMismatch: its label is neither the one it had nor ours, or it generates: it was
             restarted, or somebody else writes to it; or its workers' replies are shifted.
     """
+    if engine.session is not Session.CLOSED:
+        raise EngineMismatch(
+            engine.index,
+            "verify",
+            "expected its session to be finished, found it open: the trainer engine of the rank "
+            "that sends to it made no finish",
+        )
     _, (paused, label) = await asyncio.gather(engine.probe(), engine.look())
     if not paused:
         # A restarted engine shows the label of a new engine, which before the first push is the

@@ -28,9 +28,11 @@ class SendWatch:
 
     Args:
         limit_s: how long the sender may take from an answer to its next step, in seconds.
-        settle_s: how long it may take to come back after its channel was dropped.
+        settle_s: how long it may take to gather another tensor, or to come back, after its channel
+            was dropped.
         bring_back: drops the sender's end of the channel, for the reason that it is given; called
             on the timer's thread.
+        progress: counts the tensors that the sender has gathered.
         observe: hears ``broadcasts`` before and after each wait.
     """
 
@@ -40,13 +42,15 @@ class SendWatch:
         limit_s: float,
         settle_s: float,
         bring_back: Callable[[ChannelError], None],
+        progress: Callable[[], int],
         observe: Observer = unobserved,
     ) -> None:
         self._limit_s = limit_s
         self._settle_s = settle_s
         self._bring_back = bring_back
+        self._progress = progress
         self._observe = observe
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         self._sending = False
 
@@ -72,7 +76,7 @@ class SendWatch:
 
     def expect_back(self) -> None:
         """Its channel was dropped: say so if the sender's thread does not come back."""
-        self._begin(self._settle_s, self._gone)
+        self._begin(self._settle_s, partial(self._gone, self._progress()))
 
     def disarm(self) -> None:
         """The sender has come on, or has failed: its thread is back."""
@@ -94,21 +98,30 @@ class SendWatch:
         self._observe(STEP, phase="end")
 
     def _expired(self, since: str) -> None:
+        # Whole under the lock: who disarms waits for it, and then sees the failure.
         with self._lock:
             if self._timer is not threading.current_thread():
                 return  # disarmed at the same moment
-        self._bring_back(
-            ChannelError(
-                f"expected the sender's broadcasts to end within {self._limit_s:g} s after every "
-                f"engine had answered {since}, found it blocked in one: an engine said yes "
-                "to tensors that it did not receive. The sender's end of the channel was dropped"
+            self._bring_back(
+                ChannelError(
+                    f"expected the sender's broadcasts to end within {self._limit_s:g} s after "
+                    f"every engine had answered {since}, found it blocked in one: an engine said "
+                    "yes to tensors that it did not receive. The sender's end of the channel was "
+                    "dropped"
+                )
             )
-        )
 
-    def _gone(self) -> None:
+    def _gone(self, seen: int) -> None:
+        with self._lock:
+            if self._timer is not threading.current_thread():
+                return
+            gathered = self._progress()
+            if gathered != seen:  # it is on its way through the rest of the pass
+                self._begin(self._settle_s, partial(self._gone, gathered))
+                return
         logger.critical(
-            "the sender is still in its broadcast %g s after its end of the channel was dropped: "
-            "its thread cannot be freed, and the other ranks wait for it. End this process, and "
-            "restart the trainer",
+            "the sender has gathered no tensor and not come back for %g s since its end of the "
+            "channel was dropped: its thread is in a broadcast that nothing frees, or in a gather "
+            "that does not end. If this lasts, end this process and restart the trainer",
             self._settle_s,
         )

@@ -35,12 +35,14 @@ class ResumableWeightSource:
 
     Attributes:
         inner: the wrapped source.
+        num_gathered: tensors gathered on this rank so far, over all passes.
         bytes_yielded: bytes that the current pass gave to the trainer engine; what `finish_pass`
             drains is not counted.
     """
 
     def __init__(self, inner: WeightSource, *, observe: Observer = unobserved) -> None:
         self.inner = inner
+        self.num_gathered = 0
         self.bytes_yielded = 0
         self._observe = observe
         self._live: Iterator[tuple[str, Any]] | None = None
@@ -91,7 +93,9 @@ class ResumableWeightSource:
     def _next(self) -> tuple[str, Any] | None:
         assert self._live is not None, "begin_pass() forgot the pass that is still running"
         try:
-            return next(self._live)
+            pair = next(self._live)
+            self.num_gathered += 1
+            return pair
         except StopIteration:
             self._complete = True
             return None

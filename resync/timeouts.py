@@ -28,8 +28,8 @@ MAX_REQUESTS_BETWEEN_AGREEMENTS = 8
 # After a request's own time-out its engine gets this many more of them to come to rest; then it is
 # stuck. The third time-out is the last.
 IDLE_TIME_OUTS = 2
-# The most such waits for one engine between two agreements: a resume that is not answered, the one
-# that repeats it, and then the engine is to be paused again.
+# The most such waits for one engine between two agreements: a publish that is not answered, the one
+# that repeats it, and then the engine is to be paused.
 MAX_IDLE_WAITS_BETWEEN_AGREEMENTS = 2
 # The most between two collectives of the trainer's own: unpacked IPC makes an update and a finish
 # between two barriers.

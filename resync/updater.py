@@ -15,7 +15,7 @@ paused and the version unchanged.
 The sender is rank 0. Where each engine has a rank of its own that sends to it (expert routing: the
 leader of the engine's slot), each of them does the sender's part for its engines, in the same
 steps. Where pipeline stages send in turn, rank 0 controls the engines and each stage's sender opens
-its channel and sends its layers when its turn comes (``resync/pipeline.py``).
+its channel and sends its layers when its turn comes (``resync/senders.py``).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from resync.errors import (
 from resync.fleet import Fleet
 from resync.generation import pause_again, publish, quiesce, restore, resume
 from resync.observer import Observer, unobserved
-from resync.pipeline import PipelineStages, in_turn
 from resync.policy import policy_for
 from resync.quarantine import ON_STUCK
 from resync.report import PushReport
 from resync.resend import MAX_ATTEMPTS, Sender, send_weights_with_resync
+from resync.senders import PipelineStages, checked_owners, in_turn
 from resync.source import ResumableWeightSource, WeightSource
 from resync.steps import Steps
 from resync.timeouts import PushTimeouts, check_group_timeouts, default_group_timeouts
@@ -140,6 +140,8 @@ class WeightUpdater:
         self._observe = observe
         self._make_fleet = make_fleet
         self._stages = stages
+        if stages is not None:
+            stages.check_rank(self._rank)
         self._fleet: Fleet | None = None  # of the engines that this rank controls
         self._sending: Fleet | None = None  # of those that it sends to only
         self._channel: Channel | None = None
@@ -170,7 +172,13 @@ class WeightUpdater:
             ValueError: not one owner for each engine, or several where engines are quarantined.
         """
         self._require_peers()
-        owners = self._checked_owners(engines, owners)
+        owners = checked_owners(
+            owners,
+            num_engines=len(engines),
+            num_ranks=dist.get_world_size() if dist.is_initialized() else 1,
+            stages=self._stages,
+            quarantines=self._quarantines,
+        )
         if self._agreement is not None:
             raise UpdaterUnusable("expected an updater that is not connected; call close() first.")
         self._agreement = Agreement(timeout_s=self.timeouts.agreement_s, observe=self._observe)
@@ -183,26 +191,11 @@ class WeightUpdater:
             self.close()
             raise
 
-    def _checked_owners(
-        self, engines: Sequence[str], owners: Sequence[int] | None
-    ) -> Sequence[int]:
-        if owners is None:
-            return [0] * len(engines)
-        if len(owners) != len(engines):
-            raise ValueError(
-                f"owners: expected one rank for each of {len(engines)} engines, found "
-                f"{list(owners)}."
-            )
-        if self._quarantines and len(set(owners)) > 1:
-            raise ValueError(
-                "on_stuck: expected raise, as several ranks send and none knows whether engines "
-                f"are left to another, found quarantine with owners {list(owners)}."
-            )
-        return owners
-
     def _connect(self, engines: Sequence[str], owners: Sequence[int]) -> int:
         assert self._agreement is not None
         given = "\n".join(f"{owner} {url}" for owner, url in zip(owners, engines, strict=True))
+        # Ranks that differ in these would run different steps.
+        given += f"\n{self._has_draft} {self._stages and list(self._stages.senders)}"
         if not self._agreement.same_everywhere(zlib.crc32(given.encode())):
             raise ConnectFailed(
                 "expected the same engines on every trainer rank, found different lists; this rank "
@@ -323,10 +316,16 @@ class WeightUpdater:
         fleet = sender.fleet
 
         def quiesce_all() -> Code:
-            rejoin = fleet is not None and quiesce(fleet, quarantines=self._quarantines)
+            try:
+                if fleet is not None:
+                    quiesce(fleet, quarantines=self._quarantines)
+            finally:
+                if fleet is not None and fleet.must_rejoin:
+                    # Until an open has succeeded, whatever becomes of this push.
+                    sender.channel.broken, fleet.must_rejoin = True, False
             if self._stages is not None:
                 return Code.OK  # every turn opens its channel
-            return Code.RECONNECT if rejoin or sender.channel.needs_rebuild else Code.OK
+            return Code.RECONNECT if sender.channel.needs_rebuild else Code.OK
 
         decision = steps.on_every_rank("quiesce", quiesce_all)
         what = "quiescing"

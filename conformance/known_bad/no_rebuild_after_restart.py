@@ -12,9 +12,9 @@ from harness.targets.resync_target import build as build_good
 from resync import Fleet, generation, updater
 
 
-def _quiesce(fleet: Fleet, *, quarantines: bool = False) -> bool:
+def _quiesce(fleet: Fleet, *, quarantines: bool = False) -> None:
     generation.quiesce(fleet, quarantines=quarantines)
-    return False
+    fleet.must_rejoin = False
 
 
 def build(context: TargetContext) -> ResyncTarget:

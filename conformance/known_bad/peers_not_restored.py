@@ -16,9 +16,9 @@ from resync import Fleet, FleetError, generation, updater
 def build(context: TargetContext) -> ResyncTarget:
     failed: list[Fleet] = []
 
-    def quiesce(fleet: Fleet, *, quarantines: bool = False) -> bool:
+    def quiesce(fleet: Fleet, *, quarantines: bool = False) -> None:
         try:
-            return generation.quiesce(fleet, quarantines=quarantines)
+            generation.quiesce(fleet, quarantines=quarantines)
         except FleetError:
             failed.append(fleet)
             raise

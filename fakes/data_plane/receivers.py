@@ -177,7 +177,8 @@ class IpcWorkerTransfer:
     def _open_packed(self, info: IPCWeightTransferUpdateInfo) -> list[tuple[str, torch.Tensor]]:
         if info.tensor_sizes is None:
             raise ValueError("`tensor_sizes` is required when packed=True")
-        assert isinstance(info.ipc_handles, dict)
+        if not isinstance(info.ipc_handles, dict):
+            raise AssertionError  # vLLM's has no text; pytest would give an `assert` one
         buffer = self._import_packed(self._own_handle(info.ipc_handles))
         dtypes = [getattr(torch, name) for name in info.dtype_names]
         chunk = PackedChunk(
@@ -188,7 +189,8 @@ class IpcWorkerTransfer:
 
     def _open_each(self, info: IPCWeightTransferUpdateInfo) -> list[tuple[str, torch.Tensor]]:
         """Map every tensor; they alias the trainer's memory, as in vLLM."""
-        assert isinstance(info.ipc_handles, list)
+        if not isinstance(info.ipc_handles, list):
+            raise AssertionError
         weights = []
         for name, dtype_name, shape, handles in zip(
             info.names, info.dtype_names, info.shapes, info.ipc_handles, strict=True

@@ -17,11 +17,10 @@ from trainer_doubles import TRAINERS, Source, TrainerDouble, nothing
 from resync import (
     Fleet,
     Observer,
-    PeerLost,
     PushReport,
     PushTimeouts,
+    RankMustLeave,
     ResumableWeightSource,
-    SourceFailed,
     TrainerEngine,
     WeightSyncClient,
     WeightUpdater,
@@ -37,12 +36,16 @@ class _RankOfThread(threading.local):
     """Stands in for ``torch.distributed`` in the updater: each thread is a rank."""
 
     rank = 0
+    size = 1
 
     def is_initialized(self) -> bool:
         return True
 
     def get_rank(self) -> int:
         return self.rank
+
+    def get_world_size(self) -> int:
+        return self.size
 
 
 @dataclass
@@ -163,12 +166,12 @@ class World:
         outcomes: list[Any] = [None] * self.ranks
 
         def one(rank: int) -> None:
-            self._of_thread.rank = rank
+            self._of_thread.rank, self._of_thread.size = rank, self.ranks
             try:
                 outcomes[rank] = work(rank)
             except Exception as error:
                 outcomes[rank] = error
-                if isinstance(error, PeerLost | SourceFailed):
+                if isinstance(error, RankMustLeave):
                     self.group.leave()
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.ranks)]

@@ -117,3 +117,40 @@ def test_policies(make_world: MakeWorld) -> None:
     errors = world.run(lambda rank: world.updaters[rank].connect(world.urls, [0, 1]))
     assert [type(error) for error in errors] == [ValueError, ValueError]
     assert "found quarantine with owners [0, 1]" in str(errors[0])
+
+
+@pytest.mark.parametrize("transport", ["ipc", "nccl"])
+def test_back_in_a_push_that_fails(make_world: MakeWorld, transport: str) -> None:
+    """An engine that came back in a push that failed still joins a channel before the next."""
+    world = make_world(transport=transport, **ASIDE).connected()
+    world.wire.strikes.extend(dead(1))
+    world.pushed()
+    world.heal()
+    world.fakes[1].restart()
+    refuse = Strike(action="flush", kind="reject", engine=0, always=True)
+    world.wire.strikes.append(refuse)
+    assert all(isinstance(outcome, PushFailed) for outcome in world.push())
+    world.heal()
+    asked = len(world.wire.actions(1))
+    report, _ = world.pushed()
+    assert (report.degraded, len(report.attempts)) == (False, 1)
+    after = world.wire.actions(1)[asked:]
+    assert after.index("init") < after.index("update")
+
+
+def test_one_lost_connection(make_world: MakeWorld) -> None:
+    """An engine that is lost once and answers then is no dead one."""
+    world = make_world(**ASIDE).connected()
+    world.wire.strikes.append(Strike(action="is_paused", kind="request_lost", engine=1))
+    report, _ = world.pushed()
+    assert not report.degraded
+    assert state(world) == [("1", "target 1", False)] * 2
+
+
+def test_reported_bytes(make_world: MakeWorld) -> None:
+    """What an engine took from earlier pushes is not reported of one that left it out."""
+    world = make_world(**ASIDE).connected()
+    world.pushed()
+    world.wire.strikes.extend(dead(1))
+    report, _ = world.pushed()
+    assert [engine.bytes for engine in report.engines] == [Bytes.COMMITTED, Bytes.UNCHANGED]

@@ -18,12 +18,17 @@ class Heard:
     """What a watch did: whom it brought back, and what its observer heard."""
 
     def __init__(self, *, limit_s: float, settle_s: float = LONG_S) -> None:
+        self.gathered = 0
         self.errors: list[ChannelError] = []
         self.phases: list[str] = []
         self.limits: list[float] = []
         self.brought_back = threading.Event()
         self.watch = SendWatch(
-            limit_s=limit_s, settle_s=settle_s, bring_back=self._bring_back, observe=self._observe
+            limit_s=limit_s,
+            settle_s=settle_s,
+            bring_back=self._bring_back,
+            progress=lambda: self.gathered,
+            observe=self._observe,
         )
 
     def _bring_back(self, error: ChannelError) -> None:
@@ -81,5 +86,27 @@ def test_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(limit_s=LONG_S, settle_s=SHORT_S)
     with heard.watch.sending():
         heard.watch.expect_back()
-        assert "still in its broadcast 0.02 s after" in told.get(timeout=5)
+        assert "not come back for 0.02 s since" in told.get(timeout=5)
     assert heard.limits == [SHORT_S]
+
+
+def test_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that gathers on after its channel was dropped is let be, however long it takes."""
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    monkeypatch.setattr("resync.send_watch.logger.critical", lambda *_: told.put("told"))
+    heard = Heard(limit_s=LONG_S, settle_s=SHORT_S)
+    steps = threading.Semaphore(0)
+
+    def progress() -> int:
+        if heard.gathered < 3:
+            heard.gathered += 1
+            steps.release()
+        return heard.gathered
+
+    monkeypatch.setattr(heard.watch, "_progress", progress)
+    with heard.watch.sending():
+        heard.watch.expect_back()
+        for _ in range(3):
+            assert steps.acquire(timeout=5)
+        assert told.get(timeout=5) == "told"
+    assert heard.limits == [SHORT_S] * 3

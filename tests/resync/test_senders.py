@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from push_world import MakeWorld
 
-from resync import Agreement, PipelineStages, PushReport, WeightUpdater
-from resync.pipeline import in_turn
+from resync import Agreement, PipelineStages, PushFailed, PushReport, WeightUpdater
+from resync.senders import in_turn
 from resync.steps import Steps
 
 
@@ -17,15 +17,28 @@ def test_owners(make_world: MakeWorld) -> None:
     assert [str(error) for error in errors] == [
         "owners: expected one rank for each of 2 engines, found [0]."
     ] * 2
+    errors = world.run(lambda rank: world.updaters[rank].connect(world.urls, [0, 7]))
+    assert "owners: expected ranks from 0 to 1, found [0, 7]: nobody would send" in str(errors[1])
     errors = world.run(lambda rank: world.updaters[rank].connect(world.urls, [0, rank]))
     assert "expected the same engines on every trainer rank" in str(errors[0])
+
+
+def test_an_owner_that_sends_nothing(make_world: MakeWorld) -> None:
+    """A version is not published on an engine whose owner's trainer engine made no update."""
+    world = make_world(engines=2)
+    world.run(lambda rank: world.updaters[rank].connect(world.urls, [0, 1]))
+    outcomes = world.push()  # the doubles' rank 1 is no sender
+    assert all(isinstance(outcome, PushFailed) for outcome in outcomes)
+    assert "found none: the engines hold what they held" in str(outcomes[0])
+    assert (world.labels, world.versions) == (["default", "default"], [0, 0])
 
 
 @pytest.mark.parametrize(
     ("own", "senders", "message"),
     [
-        (0, (), "senders: expected ranks that begin with 0, found []"),
-        (0, (2, 0), "senders: expected ranks that begin with 0, found [2, 0]"),
+        (0, (), "senders: expected different ranks that begin with 0, found []"),
+        (0, (2, 0), "senders: expected different ranks that begin with 0, found [2, 0]"),
+        (0, (0, 0), "senders: expected different ranks that begin with 0, found [0, 0]"),
         (2, (0, 2), "own: expected a stage from 0 to 1, found 2"),
     ],
 )
@@ -77,3 +90,10 @@ def test_in_turn() -> None:
         decision = in_turn(PipelineStages(own=own, senders=(0, 1, 2)), steps, "open", work)
         assert (turns, decision.ok) == (taken, not fails)
         assert heard == [f"agree.open.{stage}" for stage in range(seen)]
+
+
+def test_a_sender_of_another_stage() -> None:
+    """A rank that sends for one stage and says that it is in another would send nothing."""
+    PipelineStages(own=1, senders=(0, 2)).check_rank(3)
+    with pytest.raises(ValueError, match="own: expected stage 1, since rank 2 sends for it"):
+        PipelineStages(own=0, senders=(0, 2)).check_rank(2)

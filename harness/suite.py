@@ -16,6 +16,7 @@ from harness.contracts import (
     Parts,
     ScenarioResult,
 )
+from harness.faults import FAULTS
 from harness.launcher import Launcher
 from harness.observation import RunSeen
 from harness.reporting.result_file import details_of, write_result
@@ -71,8 +72,13 @@ class Suite:
                 self._turns[kind] = asyncio.Semaphore(1)
         try:
             async with asyncio.TaskGroup() as group:
-                for scenario in sorted(scenarios, key=_topology):
-                    group.create_task(self._run_one(scenario))
+                ordered = sorted(scenarios, key=_topology)
+                # Two that each take a core for themselves would starve the others.
+                greedy = [scenario for scenario in ordered if _takes_a_core(scenario)]
+                group.create_task(self._run_in_turn(greedy))
+                for scenario in ordered:
+                    if not _takes_a_core(scenario):
+                        group.create_task(self._run_one(scenario))
         except ExceptionGroup as errors:
             lost = errors.subgroup(LauncherError)  # all scenarios lose the same launcher
             if lost is None:
@@ -89,23 +95,30 @@ class Suite:
     async def _run_one(self, scenario: Scenario) -> None:
         turn = self._turns.get(scenario.engines.kind, contextlib.nullcontext())
         async with turn, self._slots:
-            self._display.started(scenario.name)
-            out_dir = self._out_dir / scenario.name
-            oracle = self._parts.oracle
-            run: RunSeen | None = None
-            try:
-                control = await self._control(scenario)
-                run = await self._conduct(scenario, out_dir, closing=True)
-            except (StageError, EngineServerError) as error:
-                result = crashed(scenario, str(error), journal=out_dir / JOURNAL)
-            else:
-                result = judge(
-                    scenario, run, control=control, oracle=oracle, journal=out_dir / JOURNAL
-                )
-            calm = f"{CONTROLS_DIR}/{scenario.control_key()}" if _has_control(scenario) else None
-            write_result(result, details_of(scenario, run, control=calm, oracle=oracle))
-            self.results[scenario.name] = result
-            self._display.finished(result)
+            await self._run_now(scenario)
+
+    async def _run_in_turn(self, scenarios: Sequence[Scenario]) -> None:
+        """Run scenarios one after the other, in one slot."""
+        async with self._slots:
+            for scenario in scenarios:
+                await self._run_now(scenario)
+
+    async def _run_now(self, scenario: Scenario) -> None:
+        self._display.started(scenario.name)
+        out_dir = self._out_dir / scenario.name
+        oracle = self._parts.oracle
+        run: RunSeen | None = None
+        try:
+            control = await self._control(scenario)
+            run = await self._conduct(scenario, out_dir, closing=True)
+        except (StageError, EngineServerError) as error:
+            result = crashed(scenario, str(error), journal=out_dir / JOURNAL)
+        else:
+            result = judge(scenario, run, control=control, oracle=oracle, journal=out_dir / JOURNAL)
+        calm = f"{CONTROLS_DIR}/{scenario.control_key()}" if _has_control(scenario) else None
+        write_result(result, details_of(scenario, run, control=calm, oracle=oracle))
+        self.results[scenario.name] = result
+        self._display.finished(result)
 
     async def _control(self, scenario: Scenario) -> RunSeen | None:
         """Return the run of the scenario's control; one run for all scenarios that share it."""
@@ -140,6 +153,13 @@ class Suite:
 def _has_control(scenario: Scenario) -> bool:
     """Whether anything is done to a scenario, so that the run without it says something."""
     return bool(scenario.faults or scenario.restarts or scenario.before_connect)
+
+
+def _takes_a_core(scenario: Scenario) -> bool:
+    """Whether it leaves a thread that never rests; those with real servers take turns anyway."""
+    return scenario.engines.kind == "fake" and any(
+        FAULTS[fault.kind].takes_a_core for fault in scenario.faults
+    )
 
 
 def _topology(scenario: Scenario) -> tuple[str, int, int]:

@@ -25,6 +25,7 @@ class FaultKind(BaseModel):
     kind: ClassVar[str]
     strikes: ClassVar[tuple[str, ...]]
     never_returns: ClassVar[bool] = False
+    takes_a_core: ClassVar[bool] = False  # for as long as its process lives
 
     @classmethod
     def can_strike(cls, point: str) -> bool:

@@ -22,6 +22,7 @@ class Loop(FaultKind):
     kind: ClassVar[str] = "loop"
     strikes: ClassVar[tuple[str, ...]] = ("engine.*", "worker.*", "rank.*")
     never_returns: ClassVar[bool] = True
+    takes_a_core: ClassVar[bool] = True
 
     def label(self) -> str:
         return "loops for ever"

@@ -310,10 +310,13 @@ def test_sixty_four_ranks_and_engines(tmp_path: Path) -> None:
 
 
 LAUNCHER = f"""
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from harness.contracts import ProcessSpec
 from harness.launcher import Launcher
+
+# A shell's background job is started with SIGINT ignored, and so are the tests in it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     async with Launcher(["{ENTRIES}"], libraries=()) as launcher:

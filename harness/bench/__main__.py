@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.bench import cost, naming
+from harness.bench import cost, loading, naming
 from harness.conductor import Conductor
 from harness.contracts import Parts
 from harness.launcher import Launcher
@@ -73,6 +73,7 @@ class Bench:
             "growth_s": {ranks: await self._growth(ranks) for ranks in RANKS},
             "naming_s": await naming.measure(self._conduct, self._repeat),
             "monitor_cpu": await self._monitoring(),
+            "loading_s": loading.measure(self._repeat),
         }
 
     async def _deadlock(self) -> float:
@@ -190,7 +191,11 @@ def _show(found: dict[str, Any], console: Console) -> None:
         table.add_row(
             f"the scenario with {ranks} ranks", f"{seconds:.3f} s", f"{first:.3f} s", ratio
         )
-    for row in (*naming.rows(found["naming_s"]), *cost.rows(found["monitor_cpu"])):
+    for row in (
+        *naming.rows(found["naming_s"]),
+        *cost.rows(found["monitor_cpu"]),
+        *loading.rows(found["loading_s"]),
+    ):
         table.add_row(*map(escape, row))  # a scenario's cell is no markup
     console.print(table)
 

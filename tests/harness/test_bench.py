@@ -76,6 +76,7 @@ def test_show() -> None:
         "growth_s": {ranks: ranks / 10 for ranks in RANKS},
         "naming_s": {"at rest": {"hangs/sketch[a-4]": [0.16, 0.2]}, "loaded": {"b": [0.2, 1.5]}},
         "monitor_cpu": MONITOR_CPU,
+        "loading_s": {"checked_s": 0.2, "bare_s": 0.4},
     }
     console = Console(width=140, file=io.StringIO())
     _show(found, console)
@@ -84,6 +85,7 @@ def test_show() -> None:
         "20.0 x",
         "25.0 x",
         "50 x",
+        "0.50 x",
         "+0.50 % of 1 s",
         "32.0 x for 32 x ranks",
         "hangs/sketch[a-4]",

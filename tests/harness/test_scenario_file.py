@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -180,19 +179,6 @@ def test_imports_neither_torch_nor_the_fakes() -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.stdout.strip() == "set()"
-
-
-def test_speed(tmp_path: Path) -> None:
-    """200 files load in less than half a second of CPU."""
-    text = MINIMAL + (
-        "source: https://example.org/1\ntrainer: {ranks: 4, tensor_parallel: 2}\n"
-        "engines: {count: 2}\ntimeouts: {request_s: 2}\n"
-        "faults:\n  - {kind: reject, at: engine.update, engine: 1, push: 1, nth: 1}\n"
-    )
-    paths = [_write(tmp_path / f"{number}.yaml", text) for number in range(200)]
-    begun_s = time.process_time()
-    assert not any(load_file(path).errors for path in paths)
-    assert time.process_time() - begun_s < 0.5
 
 
 # ---- whatever a file holds, it gets scenarios or errors ----

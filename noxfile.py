@@ -8,6 +8,7 @@ decides its contents changes, and reused as it is otherwise.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -145,6 +146,14 @@ def known_bad_full(session: nox.Session) -> None:
 
 
 @nox.session
+def known_bad_needed(session: nox.Session) -> None:
+    """Run each scenario until it catches one of those modules; fail if one is there for nothing."""
+    install(session)
+    arguments = ("known-bad", "--needed", "--out", f"{OUT}/known_bad_needed")
+    run(session, SHARED.program("resync-chaos"), *arguments, *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run all tests on all cores; arguments after ``--`` go to pytest."""
     install(session)
@@ -232,9 +241,15 @@ def run_python(session: nox.Session, *arguments: str, environment: Environment =
 def pytest(
     session: nox.Session, name: str, *arguments: str, environment: Environment = SHARED
 ) -> None:
-    """Run pytest, and leave its JUnit file in ``out/<name>``."""
-    junit = f"--junitxml={OUT}/{name}/junit.xml"
-    run_python(session, "-m", "pytest", "-q", junit, *arguments, environment=environment)
+    """Run pytest, and leave its JUnit file in ``out/<name>``.
+
+    In CI, on machines that others load, a test that fails runs once more, which is said; more than
+    a few that need it fail the session (tests/conftest.py). Scenarios never run again.
+    """
+    options = [f"--junitxml={OUT}/{name}/junit.xml"]
+    if os.environ.get("CI"):
+        options += ["--reruns", "1", "-rR"]
+    run_python(session, "-m", "pytest", "-q", *options, *arguments, environment=environment)
 
 
 def run_scenarios(session: nox.Session) -> None:

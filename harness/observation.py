@@ -123,10 +123,11 @@ class PushSeen:
         return None
 
     def report(self) -> Mapping[str, Json]:
-        """What rank 0's target reported, with the engines of every rank that reports any."""
-        report = dict(self.ranks[0].result) if 0 in self.ranks else {}
+        """What the first rank that is left reported, with the engines of every rank's report."""
+        ranks = sorted(self.ranks.items())
+        report = dict(next((rank.result for _, rank in ranks if rank.result), {}))
         engines: dict[int, Json] = {}
-        for _, rank in sorted(self.ranks.items()):
+        for _, rank in ranks:
             for place, engine in enumerate(rank.result.get("engines", ())):
                 engines.setdefault(engine.get("index", place), engine)
         if engines:

@@ -124,9 +124,13 @@ class RankMustLeave(ResyncError):
     """This rank has left collectives that others wait in, or lost a rank: nothing can be agreed.
 
     The rank must leave the job; the trainer must be restarted.
+
+    Attributes:
+        report: what this rank knew of the push that it left; ``None`` outside of a push.
     """
 
     leaves_job = True
+    report: PushReport | None = None
 
 
 class SourceFailed(RankMustLeave):

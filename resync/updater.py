@@ -305,7 +305,7 @@ class WeightUpdater:
         try:
             self._push(sender, steps, report)
         except RankMustLeave as error:
-            self._lost = error
+            self._lost, error.report = error, report
             raise
         finally:
             if self._fleet is not None:

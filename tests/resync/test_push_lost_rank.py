@@ -57,6 +57,8 @@ def test_source_fails(make_world: MakeWorld, transport: str) -> None:
     assert str(errors[1]) == (
         "the weight source, in a pass of all ranks: RuntimeError('gather of k failed')"
     )
+    reports = [error.report for error in errors if isinstance(error, SourceFailed)]
+    assert [len(report.attempts) for report in reports if report is not None] == [1] * 3
     assert world.steps_heard[-1] == "start"
     assert world.paused == [True]
     assert world.labels == ["default"]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,9 @@ from harness.stage import Stage
 FIRST_LOOK_S = 0.1  # who has not answered by then may be stopped: the kernel knows
 ENGINE_LIMIT_S = 0.25
 EXPIRED_S = 1.0  # a wait whose end is that long ago was left behind, and frees nobody
-SETTLED_S = 0.2  # after a rank's process has gone, its peers need this long to notice
+# After a rank's process has gone, its peers need this long to notice; the latter where one of them
+# wants a CPU: the end of a connection has woken it, and a busy machine lets it wait.
+SETTLED_S, STARVED_S = 0.2, 2.0
 
 FROZEN = "frozen: "  # how an engine's state begins the name of a process that is stopped
 WORDS = {"returned": "has returned", "raised": "has raised", "died": "has died"}
@@ -79,7 +81,12 @@ class Lookout:
             self._ask(unfinished, limit_s), self._engines(asked=asks_engines)
         )
         now_s = time.monotonic()
-        ranks = {rank: self._ended(rank, end) for rank, end in endings.items() if end is not None}
+        settled_s = self._settled_s(unfinished) if any(_left(endings)) else SETTLED_S
+        ranks = {
+            rank: self._ended(rank, end, settled_s)
+            for rank, end in endings.items()
+            if end is not None
+        }
         for rank in unfinished:
             ranks[rank] = self._rank_at(rank, answers[rank], now_s, timers[rank])
         if thoroughly:
@@ -165,16 +172,21 @@ class Lookout:
             return at
         return replace(at, process=self._process(rank))
 
-    def _ended(self, rank: int, ending: RankEnding) -> RankAt:
-        leaving = ending.leaves and not self._is_gone(self._stage.ranks[rank])
+    def _ended(self, rank: int, ending: RankEnding, settled_s: float) -> RankAt:
+        leaving = ending.leaves and not self._is_gone(self._stage.ranks[rank], settled_s)
         return RankAt(ended=WORDS[ending.ending], leaving=leaving)
 
-    def _is_gone(self, child: Child) -> bool:
+    def _is_gone(self, child: Child, settled_s: float) -> bool:
         """Whether a rank's process has ended, and its peers have had the time to notice."""
         if child.exit_status is None:
             return False
         now_s = time.monotonic()
-        return now_s - self._gone_s.setdefault(child, now_s) > SETTLED_S
+        return now_s - self._gone_s.setdefault(child, now_s) > settled_s
+
+    def _settled_s(self, unfinished: Iterable[int]) -> float:
+        """Return how long the end of a process may take to be noticed by those that wait."""
+        starved = any(kernel.is_runnable(self._stage.ranks[rank].pid) for rank in unfinished)
+        return STARVED_S if starved else SETTLED_S
 
     def _timers(self, rank: int) -> tuple[Timer, ...]:
         return tuple(
@@ -225,6 +237,11 @@ class Lookout:
         stopped = any((worker.call or "").startswith(FROZEN) for worker in workers)
         process = ProcessAt(state="T" if stopped else None)
         return EngineAt(answers=True, requests=requests, workers=workers, process=process)
+
+
+def _left(endings: Endings) -> Iterator[bool]:
+    """Yield whether each rank whose command has ended must leave the job."""
+    yield from (ending.leaves for ending in endings.values() if ending is not None)
 
 
 def _worker(state: Mapping[str, Any]) -> WorkerAt:

@@ -168,6 +168,21 @@ def test_ranks_that_ended(world: World) -> None:
     assert (at.ended, at.leaving) == ("has returned", False)
 
 
+def test_a_peer_that_wants_a_cpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the end of a process may have woken somebody who got no CPU, it counts as leaving."""
+    monkeypatch.setattr("harness.monitors.lookout.SETTLED_S", -1.0)
+    runnable = True
+    monkeypatch.setattr(kernel, "is_runnable", lambda pid: runnable)
+    world.add(None).exit_status = 1
+    world.add({"pending": []})
+    assert world.look(RAISED, None).ranks[0].leaving
+    runnable = False
+    assert not world.look(RAISED, None).ranks[0].leaving
+    runnable = True
+    monkeypatch.setattr("harness.monitors.lookout.STARVED_S", -1.0)
+    assert not world.look(RAISED, None).ranks[0].leaving  # it runs for ever
+
+
 # fmt: off
 STATES = [
     # id, the engine's state (None: no answer), answers, workers, stopped

@@ -98,7 +98,7 @@ def quiesce(fleet: Fleet, *, quarantines: bool = False) -> None:
 def restore(fleet: Fleet) -> None:
     """Resume what this push paused, never an engine whose bytes an earlier push left dirty.
 
-    For a push that wrote nothing and will not.
+    For a push that wrote nothing and will not. A failed resume is repeated once, as in `resume`.
 
     Raises:
         FleetError: an engine did not resume.
@@ -106,7 +106,7 @@ def restore(fleet: Fleet) -> None:
 
     async def run_again(engine: EngineControl) -> None:
         if engine.paused_by_push and engine.bytes is Bytes.UNCHANGED and await engine.is_paused():
-            await engine.resume()
+            await _resume(engine)
 
     fleet.each(run_again)
 
@@ -154,8 +154,8 @@ async def _publish_and_read_back(engine: EngineControl, version: str) -> None:
 def resume(fleet: Fleet, report: PushReport) -> Code:
     """Resume every engine; where one does not, `pause_again` pauses those again that did.
 
-    A failed resume is repeated once, after its state was read: a second effective resume is not
-    harmless on every engine.
+    Each is read back, since one that stays paused would serve nobody. A failed resume is repeated
+    once, after the state was read: a second effective resume is not harmless on every engine.
 
     Returns:
         Whether engines are quarantined.
@@ -165,17 +165,31 @@ def resume(fleet: Fleet, report: PushReport) -> Code:
     """
 
     async def resume_one(engine: EngineControl) -> None:
-        try:
-            await engine.resume()
-        except EngineError as error:
-            if not await engine.is_paused():
-                return
-            logger.warning("resuming failed and the engine is paused, once more: %s", error)
-            report.retries += 1
-            await engine.resume()
+        await _resume(engine, report)
 
     fleet.each(resume_one)
     return Code.OK if fleet.active == fleet.engines else Code.DEGRADED
+
+
+async def _resume(engine: EngineControl, report: PushReport | None = None) -> None:
+    """Resume one engine; once more, and counted in the report, where it says that it is paused."""
+    try:
+        await _resume_and_read_back(engine)
+    except EngineError as error:
+        if not await engine.is_paused():
+            return
+        logger.warning("resuming failed and the engine is paused, once more: %s", error)
+        if report is not None:
+            report.retries += 1
+        await _resume_and_read_back(engine)
+
+
+async def _resume_and_read_back(engine: EngineControl) -> None:
+    await engine.resume()
+    if await engine.is_paused():  # it said yes, and nobody would be served
+        raise EngineMismatch(
+            engine.index, "resume", "expected it to run after it answered 200, found it paused"
+        )
 
 
 def pause_again(fleet: Fleet) -> None:

@@ -81,12 +81,25 @@ def test_paused_between_pushes(make_world: MakeWorld) -> None:
     assert world.paused == [True, False]
 
 
+@pytest.mark.parametrize("kind", ["reject", "request_lost", "reply_lost"])
+def test_resuming_after_a_failed_flush_fails_once(make_world: MakeWorld, kind: str) -> None:
+    """A resume of what this push paused is repeated, where the engine says that it is paused."""
+    world = make_world(engines=2).connected()
+    world.wire.strikes += [
+        Strike(action="flush", kind="reject", engine=1),
+        Strike(action="resume", kind=kind, engine=0),
+    ]
+    assert [cause.engine for cause in failed(world).causes] == [1]
+    assert world.paused == [False, False]
+    assert world.wire.actions(0).count("resume") == (1 if kind == "reply_lost" else 2)
+
+
 def test_resuming_after_a_failed_flush_fails(make_world: MakeWorld) -> None:
     """An engine that cannot be put back is named next to the failure."""
     world = make_world(engines=2).connected()
     world.wire.strikes += [
         Strike(action="flush", kind="reject", engine=1),
-        Strike(action="resume", kind="reject", engine=0),
+        Strike(action="resume", kind="reject", engine=0, always=True),
     ]
     assert [(cause.engine, cause.message) for cause in failed(world).causes] == [
         (1, "engine 1: flush: expected HTTP 200, found 500: refused by the front end"),
@@ -136,6 +149,7 @@ RESUMES = [
     ("reject",       2),
     ("request_lost", 2),
     ("reply_lost",   1),
+    ("lie",          2),
 ]
 # fmt: on
 
@@ -151,10 +165,11 @@ def test_resume_fails_once(make_world: MakeWorld, kind: str, num_resumes: int) -
     assert [(engine.paused, engine.label) for engine in report.engines] == [(False, "1")] * 2
 
 
-def test_resume_never_works(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("kind", ["reject", "lie"])
+def test_resume_never_works(make_world: MakeWorld, kind: str) -> None:
     """The others are paused again, the version is published and counted, every rank raises."""
     world = make_world(engines=3).connected()
-    world.wire.strikes.append(Strike(action="resume", kind="reject", engine=1, always=True))
+    world.wire.strikes.append(Strike(action="resume", kind=kind, engine=1, always=True))
     error = failed(world)
     assert "(resuming)" in str(error)
     assert (world.paused, world.labels, world.versions) == ([True] * 3, ["1"] * 3, [1, 1])

@@ -14,7 +14,7 @@ STEPS = [
     ("start",    "start"),
     ("transfer", "version"),
     ("commit",   "version"),
-    ("resume",   "resume"),
+    ("resume",   "is_paused"),
 ]
 # fmt: on
 

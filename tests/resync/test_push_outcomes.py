@@ -18,7 +18,7 @@ QUIESCE = "is_paused version pause flush"
 CONNECT = "world_size is_paused version init"
 START = "is_paused start"
 SEND = "update finish probe is_paused version"
-COMMIT = "publish is_paused version resume"
+COMMIT = "publish is_paused version resume is_paused"
 
 
 def test_clean_push(make_world: MakeWorld) -> None:

@@ -16,7 +16,7 @@ def judge_expectations(scenario: Scenario, run: RunSeen) -> list[CheckResult]:
     checks = []
     for push in run.pushes:
         expected = scenario.expectation(push.number)
-        prefix = "expect" if scenario.num_pushes == 1 else f"expect[{push.number}]"
+        prefix = prefix_of(scenario, push)
         for what, wanted, found in _compared(expected, push, scenario.engines.count):
             checks.append(
                 CheckResult(
@@ -32,6 +32,11 @@ def judge_expectations(scenario: Scenario, run: RunSeen) -> list[CheckResult]:
             ok = expected.stall in push.stalls
             checks.append(CheckResult(name=f"{prefix}.stall", ok=ok, detail=detail))
     return checks
+
+
+def prefix_of(scenario: Scenario, push: PushSeen) -> str:
+    """Return what the names of a push's checks start with: ``expect``, or ``expect[2]``."""
+    return "expect" if scenario.num_pushes == 1 else f"expect[{push.number}]"
 
 
 def _compared(

@@ -93,6 +93,10 @@ CASES = [
     ("struck-both", BOTH, _fired(("engine:0", (1,)), ("engine:1", (1,))), CALM, "pass",
      "It holds."),
     ("half-of-its-visits", TWICE, _fired(("engine:0", (1,))), CALM, "invalid",
+     "fault 0 (reject at engine.update) struck engine 0 1 of 2 times"),
+    ("gave-up-after-the-first-visit", TWICE, replace(RESUMED, fired={0: {"engine:0": (1,)}}), CALM,
+     "fail", "outcome: expected raised, found resumed"),
+    ("none-of-its-visits", TWICE, replace(RESUMED, fired={}), CALM, "invalid",
      "fault 0 (reject at engine.update) never struck engine 0"),
     ("all-its-visits", TWICE, _fired(("engine:0", (1, 2))), CALM, "pass", "It holds."),
     ("always-is-at-least-once", _faulty(_fault(nth="always")), _fired(("engine:0", (1, 2, 3))),
@@ -182,6 +186,16 @@ def test_what_a_result_holds() -> None:
 def test_evidence_of_the_closing_push() -> None:
     """A deadlock of the closing push comes with its stacks too."""
     assert _judge(_faulty(), HANGS_AT_THE_END, CALM).evidence == {"rank:0": "its stack"}
+
+
+def test_why_an_expectation_failed() -> None:
+    """A failed check says what was raised; the verdict's sentence names only its class."""
+    scenario = make_scenario(expect={"outcome": "resumed", "attempts": 2})
+    result = _judge(scenario, make_run(failed_push(1, raised(error_type="PushFailed"))), None)
+    assert result.sentence == "outcome: expected resumed, found raised; rank 0: PushFailed"
+    details = {check.name: check.detail for check in result.checks}
+    assert details["expect.outcome"] == f"{result.sentence}: it failed"
+    assert details["expect.attempts"] == "attempts: expected 2, found None"
 
 
 def test_waivers_stay_visible() -> None:

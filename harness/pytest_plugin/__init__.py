@@ -11,7 +11,7 @@ Items are named like the scenarios: ``scenarios/scrub/fused_layer.yaml::fused_la
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ _DECLARED = re.compile(rf"^[\"']?({'|'.join(DECLARING)})[\"']?\s*:".encode(), re
 
 _session = pytest.StashKey["ScenarioSession"]()
 _marked = pytest.StashKey[set[str]]()
+_left_out = pytest.StashKey[list[str]]()  # a line each
+LEFT_OUT = "resync_left_out"  # of what an xdist worker hands to its controller
 
 
 class ScenarioWarning(pytest.PytestWarning):
@@ -35,17 +37,30 @@ class ScenarioWarning(pytest.PytestWarning):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the target under test, and where runs leave their files."""
+    """Add the target under test, the engines, and where runs leave their files."""
     group = parser.getgroup("resync-chaos", "failure scenarios of a weight push")
     group.addoption("--resync-target", metavar="MODULE:FACTORY",
                     help="the module under test (default: the resync that comes with the "
                     "harness)")  # fmt: skip
+    group.addoption("--resync-engines", metavar="CHOICE",
+                    help="as-written: those of each file; vllm: real ones, for every scenario that "
+                    "they can be asked for; vllm-next: fakes under the rules that vLLM moves to "
+                    "(default: as-written)")  # fmt: skip
     group.addoption("--resync-out", type=Path, default=Path("out/pytest"), metavar="DIR",
                     help="where journals, logs and verdicts go (default: %(default)s)")  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker that every scenario has."""
+    """Register the marker that every scenario has, and see that the engines are known.
+
+    Raises:
+        pytest.UsageError: they are not.
+    """
+    if (engines := config.getoption("resync_engines")) is not None:
+        from harness.pytest_plugin.engines import check_choice
+
+        check_choice(engines)
+    config.stash[_left_out] = []
     config.stash[_marked] = set()
     _register(config, "resync_chaos", "a failure scenario of a weight push")
 
@@ -83,6 +98,37 @@ def declares_scenarios(path: Path) -> bool:
     return len(keys) > 1 and not keys.isdisjoint(DECLARING[:2])
 
 
+@pytest.hookimpl(trylast=True)  # whoever deselects by name or marker is not told of others
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the scenarios that the chosen engines cannot be asked for."""
+    without = [i for i in items if isinstance(i, ScenarioItem) and i.left_out is not None]
+    if not without:
+        return
+    items[:] = [item for item in items if item not in without]
+    config.hook.pytest_deselected(items=without)
+    told = config.stash[_left_out]
+    told += [f"left out: {item.scenario.name}: {item.left_out}" for item in without]
+    if (worker := getattr(config, "workeroutput", None)) is not None:
+        worker[LEFT_OUT] = told
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what an xdist worker has left out; each of them collects everything."""
+    told = node.config.stash[_left_out]
+    told += [
+        each for each in getattr(node, "workeroutput", {}).get(LEFT_OUT, ()) if each not in told
+    ]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which scenarios were left out, and why."""
+    if config.stash[_left_out]:
+        terminalreporter.section("scenarios left out")
+    for line in config.stash[_left_out]:
+        terminalreporter.line(line)
+
+
 def _register(config: pytest.Config, marker: str, meaning: str) -> None:
     """Make a marker known, once, so that ``--strict-markers`` takes it."""
     if marker not in config.stash[_marked]:
@@ -102,10 +148,20 @@ class ScenarioFile(pytest.File):
             raise self.CollectError("\n".join(str(error) for error in file.errors))
         for warning in dict.fromkeys(map(str, getattr(file, "warnings", ()))):
             self.warn(ScenarioWarning(warning))
-        for scenario in file.scenarios:
+        for scenario, left_out in self._on_chosen_engines(file.scenarios):
             base, bracket, cell = scenario.name.partition("[")
             name = f"{base.rpartition('/')[2]}{bracket}{cell}"
-            yield ScenarioItem.from_parent(self, name=name, scenario=scenario)
+            yield ScenarioItem.from_parent(self, name=name, scenario=scenario, left_out=left_out)
+
+    def _on_chosen_engines(
+        self, scenarios: Iterable[Scenario]
+    ) -> Iterable[tuple[Scenario, str | None]]:
+        """Return each scenario on the engines of this session, or why it cannot be there."""
+        if (engines := self.config.getoption("resync_engines")) is None:
+            return ((scenario, None) for scenario in scenarios)
+        from harness.pytest_plugin.engines import on_engines
+
+        return (on_engines(scenario, engines) for scenario in scenarios)
 
 
 def _as_given(path: Path) -> Path:
@@ -115,11 +171,17 @@ def _as_given(path: Path) -> Path:
 
 
 class ScenarioItem(pytest.Item):
-    """One scenario, or one cell of its file's matrix."""
+    """One scenario, or one cell of its file's matrix.
 
-    def __init__(self, *, scenario: Scenario, **rest: Any) -> None:
+    Args:
+        scenario: on the engines that the session chose.
+        left_out: why it cannot run there, so that it is deselected.
+    """
+
+    def __init__(self, *, scenario: Scenario, left_out: str | None, **rest: Any) -> None:
         super().__init__(**rest)
         self.scenario = scenario
+        self.left_out = left_out
         for marker, meaning in self._markers():
             _register(self.config, marker, meaning)
             self.add_marker(marker)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.contracts import ScenarioResult, Verdict
+from harness.engine_choice import AS_WRITTEN
 from harness.errors import HarnessError, UsageError
 from harness.launcher import Launcher
 from harness.parts import default_parts, require_vllm
@@ -60,6 +61,7 @@ class ScenarioSession:
 
     def __init__(self, config: pytest.Config, scenarios: Sequence[Scenario]) -> None:
         self._target: str = config.getoption("resync_target") or DEFAULT
+        self._engines: str = config.getoption("resync_engines") or AS_WRITTEN
         self._out_dir: Path = config.getoption("resync_out")
         if (worker := getattr(config, "workerinput", None)) is not None:
             self._out_dir /= worker["workerid"]  # workers run the same controls
@@ -80,10 +82,12 @@ class ScenarioSession:
         Raises:
             ScenarioDidNotPass: its verdict is another than ``pass``.
             CutOff: it would have run into the test's time-out.
-            UsageError: its target cannot be imported.
+            UsageError: its target cannot be imported, or vLLM was chosen and is not there.
             LauncherError: no process can be started.
         """
         if (lack := _lacks(item.scenario)) is not None:
+            if self._engines != AS_WRITTEN:  # asked for, so nothing may look passed
+                raise UsageError(lack)
             pytest.skip(lack)
         limit_s = time_limit_s(item)
         begun_s = time.monotonic()
@@ -144,7 +148,9 @@ class ScenarioSession:
             raise problem
 
     def _rerun_options(self) -> list[str]:
-        return [] if self._target == DEFAULT else ["--target", self._target]
+        engines = [] if self._engines == AS_WRITTEN else ["--engines", self._engines]
+        target = [] if self._target == DEFAULT else ["--target", self._target]
+        return [*engines, *target]
 
     def close(self) -> None:
         """End every process."""

@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -49,6 +50,9 @@ FILES = {
 FAILS = GOOD.replace("engine: 0}", "engine: 0, nth: always}").replace(
     'outcome: resumed, attempts: 2, version: "1", generation: running',
     "outcome: raised, attempts: 2, version: default, generation: paused",
+)
+STAYS = GOOD.replace(
+    "transport: ipc\n", "transport: ipc\nonly_as_written: {vllm-next: its rules}\n"
 )
 HANGS = """\
 proves: It ends.
@@ -201,6 +205,85 @@ def test_errors_of_files(repository: Path) -> None:
     assert f"{at}:3:1: fautls: expected a key of " in done.stdout
     assert "Traceback" not in done.stdout
     assert "ERROR scenarios/broken.yaml" in done.stdout
+
+
+ON_NEXT = [
+    "scenarios/theme/family.yaml::family@vllm-next[ipc]",
+    "scenarios/theme/family.yaml::family@vllm-next[nccl]",
+    "scenarios/theme/good.yaml::good@vllm-next",
+]
+LEFT_OUT = "left out: theme/stays: its rules"
+
+
+def test_engines(repository: Path) -> None:
+    """Scenarios move to the chosen engines; one that cannot is deselected, and it says why."""
+    (repository / "scenarios/theme/stays.yaml").write_text(STAYS)
+    done = _pytest(repository, "--collect-only", "-q", "--resync-engines", "vllm-next", "scenarios")
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if "::" in line] == ON_NEXT
+    assert LEFT_OUT in lines
+    assert lines[-1].startswith("3/4 tests collected (1 deselected)")
+    assert len(_collected(repository, "--resync-engines", "as-written", "scenarios")) == 4
+
+
+def test_engines_and_names(repository: Path) -> None:
+    """Nobody is told of a scenario that was not asked for; alone, one left out is no success."""
+    (repository / "scenarios/theme/stays.yaml").write_text(STAYS)
+    words = ("--collect-only", "-q", "--resync-engines", "vllm-next", "scenarios", "-k")
+    assert "left out" not in _pytest(repository, *words, "good").stdout
+    done = _pytest(repository, *words, "stays")
+    assert (done.returncode, LEFT_OUT in done.stdout.splitlines()) == (5, True)
+
+
+# fmt: off
+REFUSED = [
+    # id, choice, what is printed
+    ("both", "both",
+     "expected one of as-written, vllm, vllm-next, found both. Each test runs on one side; "
+     "`resync-chaos run --engines both` compares the two."),
+    ("unknown", "vlm",
+     'expected one of as-written, vllm, vllm-next, found "vlm". Did you mean vllm?'),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("choice", "printed"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_engines_that_are_none(choice: str, printed: str, repository: Path) -> None:
+    """A choice that no test can have is a usage error, before anything is collected."""
+    done = _pytest(repository, "--resync-engines", choice)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == f"ERROR: --resync-engines: {printed}\n\n"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_engines_that_are_not_installed(repository: Path) -> None:
+    """Who asks for real engines and has none gets no session that looks passed."""
+    done = _pytest(repository, "scenarios/theme/good.yaml", "--resync-engines", "vllm")
+    assert "theme/good@vllm: expected vLLM to be installed" in done.stdout
+    assert "1 failed" in done.stdout
+
+
+@pytest.mark.processes
+def test_engines_under_xdist(repository: Path) -> None:
+    """The workers run them, and their controller says once what was left out."""
+    (repository / "scenarios/theme/stays.yaml").write_text(STAYS)
+    failing = FAILS.replace("outcome: raised", "outcome: resumed")
+    (repository / "scenarios/theme/good.yaml").write_text(failing)
+    words = ["-n", "2", "--resync-target", "mine:build", "--resync-engines", "vllm-next"]
+    done = _pytest(repository, "-q", *words, "scenarios")
+    assert done.stdout.splitlines().count(LEFT_OUT) == 1
+    assert done.stdout.splitlines()[-1].startswith("1 failed, 2 passed"), done.stdout
+    assert (
+        "  run again  resync-chaos run scenarios/theme/good.yaml -k theme/good@vllm-next --engines "
+        "vllm-next --target mine:build"
+    ) in done.stdout
+    assert (
+        "  check      expect.outcome: outcome: expected resumed, found raised; rank 0: PushFailed: "
+        "push of version 1 failed"
+    ) in done.stdout
 
 
 @pytest.mark.processes

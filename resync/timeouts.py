@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
 INIT_FLAG = "--update-weight-init-timeout"
 REQUEST_FLAG = "--update-weight-request-timeout"
 DEFAULT_INIT_S = 600.0
@@ -136,6 +134,8 @@ def group_timeout_s(group: Any) -> float | None:
 
 def default_group_timeouts() -> dict[str, float]:
     """Return the time-out of the default process group, if there is one that tells."""
+    import torch.distributed as dist  # here, so that who only reckons needs no torch
+
     if not dist.is_initialized():
         return {}
     seconds = group_timeout_s(dist.group.WORLD)

@@ -105,7 +105,11 @@ def _add_doctor(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--set", action="append", default=[], dest="given", metavar="NAME=SECONDS",
                         help="a time-out that no flag of the job tells, such as "
                         "gloo_groups=3600")  # fmt: skip
-    parser.add_argument("--without-resync", action="store_true",
+    client = parser.add_mutually_exclusive_group()
+    client.add_argument("--without-resync", action="store_true",
                         help="the job pushes with requests that have no time-out")  # fmt: skip
+    client.add_argument("--vllm-client", action="store_true",
+                        help="the job pushes without resync, with vLLM's own HTTP client, which "
+                        "gives a request 300 s")  # fmt: skip
     parser.add_argument("job", nargs="*", metavar="ARGUMENT",
                         help="the job's command line, after --")  # fmt: skip

@@ -114,7 +114,8 @@ def _push(scenario: Scenario, push: int) -> Iterator[str]:
     struck = [fault for fault in scenario.faults if fault.push == push]
     if push == 1:
         struck = [fault for fault in scenario.faults if fault.push == 0] + struck
-    done += [words.story(fault) for fault in struck]
+    senders = words.senders_of(scenario.trainer, scenario.engines.count)
+    done += [words.story(fault, senders) for fault in struck]
     label = f"push {push}"
     for text in done or ["Nothing is done to it."]:
         yield from _paragraph(label, text)

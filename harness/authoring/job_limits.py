@@ -63,7 +63,26 @@ KNOWN = (
           default_of="vime", flag="--rollout-health-check-timeout"),
 )  # fmt: skip
 BY_NAME = {known.name: known for known in KNOWN}
-UNBOUNDED = ("request", "init")  # without resync
+OF_THE_CLIENT = ("request", "init")  # what sends a request bounds it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """What sends the requests of a job that pushes without resync.
+
+    Attributes:
+        limit_s: how long it waits for an answer.
+        origin: of that limit.
+    """
+
+    limit_s: float
+    origin: str
+
+
+BARE = Client(limit_s=math.inf, origin="none, without resync")
+# vllm/distributed/weight_transfer/clients.py, line 66; passed to `requests`, which starts it afresh
+# at each read.
+VLLM = Client(limit_s=300.0, origin="default of vLLM 0.32's HTTPVLLMWeightSyncClient")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +102,19 @@ class JobLimits:
         limits: by name.
         is_colocated: whether trainer and engines share GPUs, so that weights go by IPC.
         is_supervised: whether a health monitor may restart engines.
-        has_resync: whether pushes agree on a group of their own.
+        client: what sends the requests; ``None``: resync, whose pushes agree on a group of their
+            own.
     """
 
     limits: Mapping[str, Limit]
     is_colocated: bool
     is_supervised: bool
-    has_resync: bool
+    client: Client | None
+
+    @property
+    def has_resync(self) -> bool:
+        """Whether pushes are those of resync."""
+        return self.client is None
 
     def seconds(self, name: str) -> float:
         """Return one limit in seconds; ``inf`` where there is none."""
@@ -121,15 +146,13 @@ def read_job(options: argparse.Namespace) -> JobLimits:
         arguments, settings, origin = options.job, {}, "the command line"
     flags = _flags(arguments) | {_flag(key): value for key, value in settings.items()}
     chosen = _chosen(options.given)
-    limits = {
-        known.name: _limit(known, flags, chosen, origin, has_resync=not options.without_resync)
-        for known in KNOWN
-    }
+    client = VLLM if options.vllm_client else BARE if options.without_resync else None
+    limits = {known.name: _limit(known, flags, chosen, origin, client) for known in KNOWN}
     return JobLimits(
         limits=limits,
         is_colocated=_is_on(flags.get("--colocate")),
         is_supervised=_is_on(flags.get("--use-fault-tolerance")),
-        has_resync=not options.without_resync,
+        client=client,
     )
 
 
@@ -138,8 +161,7 @@ def _limit(
     flags: Mapping[str, Any],
     chosen: Mapping[str, float],
     origin: str,
-    *,
-    has_resync: bool,
+    client: Client | None,
 ) -> Limit:
     if known.name in chosen:
         return Limit(known=known, seconds=chosen[known.name], origin="--set")
@@ -147,8 +169,8 @@ def _limit(
         found = flags[known.flag]
         seconds = _positive(found, f"{origin}: {known.flag}") * known.unit_s
         return Limit(known=known, seconds=seconds, origin=f"{known.flag} {found}")
-    if known.name in UNBOUNDED and not has_resync:
-        return Limit(known=known, seconds=math.inf, origin="none, without resync")
+    if known.name in OF_THE_CLIENT and client is not None:
+        return Limit(known=known, seconds=client.limit_s, origin=client.origin)
     return Limit(known=known, seconds=known.default_s, origin=f"default of {known.default_of}")
 
 

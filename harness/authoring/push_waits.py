@@ -1,20 +1,22 @@
-"""The waits of a push, which time-out ends each first, and what that looks like.
-
-The sums are those of ``resync.timeouts``, which imports torch.
-"""
+"""The waits of a push, which time-out ends each first, and what that looks like."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 
-from harness.authoring.job_limits import MINUTE_S, JobLimits
+from harness.authoring.job_limits import MINUTE_S, VLLM, JobLimits
 
 FINE, EARLY, NEVER = "fine", "too early", "never"
 REQUEST_FLAG = "--update-weight-request-timeout"
 INIT_FLAG = "--update-weight-init-timeout"
 GROUPS_FLAG = "--distributed-timeout-minutes"
+VLLM_CLIENT = "HTTPVLLMWeightSyncClient(timeout=...)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +78,29 @@ def sums_of(request_s: float, init_s: float) -> Sums:
     """Return the sums of ``resync.timeouts`` for these limits."""
     if math.isinf(request_s) or math.isinf(init_s):
         return Sums(math.inf, math.inf, math.inf, math.inf)
-    from resync.timeouts import REQUESTS_BETWEEN_BARRIERS, PushTimeouts
-
-    timeouts = PushTimeouts(init_s=init_s, request_s=request_s)
-    between_s = REQUESTS_BETWEEN_BARRIERS * request_s + timeouts.settle_s
+    module = _resync_timeouts()
+    timeouts = module.PushTimeouts(init_s=init_s, request_s=request_s)
+    between_s = module.REQUESTS_BETWEEN_BARRIERS * request_s + timeouts.settle_s
     return Sums(between_s, timeouts.agreement_s, timeouts.idle_s, timeouts.open_channel_s)
+
+
+def _resync_timeouts() -> ModuleType:
+    """Return ``resync.timeouts`` alone: importing it by its name imports its package, and torch."""
+    name = "resync.timeouts"
+    if name in sys.modules:
+        return sys.modules[name]
+    package = importlib.util.find_spec("resync")  # found, and not imported
+    assert package is not None
+    assert package.origin is not None
+    spec = importlib.util.spec_from_file_location(
+        f"{__name__}:{name}", Path(package.origin).with_name("timeouts.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclass looks itself up
+    spec.loader.exec_module(module)
+    return module
 
 
 def waits_of(job: JobLimits) -> list[Wait]:
@@ -116,7 +136,17 @@ def _gloo_text(seconds: float) -> str:
     )
 
 
-def _request_text(action: str, seconds: float) -> str:
+def _limiter(job: JobLimits, flag: str) -> str:
+    """Return what sets the limit of a request that resync would bound by a flag."""
+    return VLLM_CLIENT if job.client is VLLM else flag
+
+
+def _request_text(job: JobLimits, action: str, seconds: float) -> str:
+    if job.client is VLLM:
+        return (
+            "requests.exceptions.ReadTimeout: HTTPConnectionPool(host=..., port=...): Read timed "
+            f"out. (read timeout={seconds:g}). The engine may still carry the request out"
+        )
     return (
         f"EngineTimeout: engine 0: {action}: expected an answer within {seconds:g} s, found none. "
         "The engine may still carry the request out"
@@ -125,6 +155,9 @@ def _request_text(action: str, seconds: float) -> str:
 
 def _joining(job: JobLimits) -> Wait:
     store_s, init_s = job.seconds("rendezvous"), job.seconds("init")
+    limiter = _limiter(job, INIT_FLAG)
+    again = ", and the connect is tried once more on a fresh port" if job.has_resync else ""
+    waits = ", and the second channel has to wait for them" if job.has_resync else ""
     return Wait(
         who="connect: the sender and the engines' workers meet in vLLM's rendezvous, and the init "
         "request waits for them",
@@ -132,18 +165,17 @@ def _joining(job: JobLimits) -> Wait:
             what="vLLM's rendezvous store",
             seconds=store_s,
             looks_like=f"torch.distributed.DistStoreError: wait timeout after "
-            f"{_milliseconds(store_s)}ms; the engine answers the init with 500, and the "
-            "connect is tried once more on a fresh port",
+            f"{_milliseconds(store_s)}ms; the engine answers the init with 500{again}",
         ),
         others=(
             Timer(
-                what=INIT_FLAG,
+                what=limiter,
                 seconds=init_s,
-                looks_like=f"{_request_text('init', init_s)}. The workers are still in the "
-                "rendezvous, and the second channel has to wait for them",
+                looks_like=f"{_request_text(job, 'init', init_s)}. The workers are still in the "
+                f"rendezvous{waits}",
             ),
         ),
-        change=f"Raise {INIT_FLAG} above {store_s:g} s, vLLM's own limit, so that its answer "
+        change=f"Raise {limiter} above {store_s:g} s, vLLM's own limit, so that its answer "
         "comes first",
     )
 
@@ -176,8 +208,8 @@ def _pass(job: JobLimits, sums: Sums) -> Wait:
     request = Timer(
         what=f"{REQUEST_FLAG} (two requests, and time to settle)",
         seconds=sums.between_barriers_s,
-        looks_like=f"{_request_text('update', request_s)}. All ranks leave the pass, agree, and "
-        "the model is sent once more",
+        looks_like=f"{_request_text(job, 'update', request_s)}. All ranks leave the pass, agree, "
+        "and the model is sent once more",
     )
     change = _reordered(groups_s, request_s, sums)
     return Wait(who=who, rightful=request, others=(groups,), change=change)
@@ -198,12 +230,13 @@ def _request(job: JobLimits) -> Wait:
     request_s = job.seconds("request")
     silent = "the trainer stands still and logs nothing, generation is paused, /health answers 200"
     return Wait(
-        who="sender: one request to an engine that does not answer (vLLM has no limit of its own "
-        "on them, and its NCCL receivers have none either)",
+        who="sender: one request to an engine that does not answer (vLLM's server has no limit on "
+        "them, nor have its NCCL receivers; its own HTTP client, which resync does without, waits "
+        f"{VLLM.limit_s:g} s for each read)",
         rightful=Timer(
-            what=REQUEST_FLAG,
+            what=_limiter(job, REQUEST_FLAG),
             seconds=request_s,
-            looks_like=silent if math.isinf(request_s) else _request_text("update", request_s),
+            looks_like=silent if math.isinf(request_s) else _request_text(job, "update", request_s),
         ),
         change=f"Give requests a finite time-out (resync does: {REQUEST_FLAG})",
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, get_args
 
 from harness.fault_points import FAULT_POINTS
 from harness.faults import FAULTS
 from harness.faults.kind import FaultKind
-from harness.scenario import Expectation, FaultSpec, Restart, Scenario, StagedRequest
+from harness.scenario import Expectation, FaultSpec, Restart, Scenario, StagedRequest, Trainer
 
 OUTCOMES = {
     "resumed": "returns, and generation goes on",
@@ -19,6 +19,8 @@ OUTCOMES = {
     "deadlock": "waits for ever: the monitor must call it a deadlock",
     "mixed": "ends as it likes: some raise and others do not",
 }
+_GLOB = frozenset("*?[")
+RANK_0 = (0,)  # the one sender, unless a scenario says otherwise
 
 
 def meanings(values: Any) -> Mapping[str, str]:
@@ -58,12 +60,19 @@ def request_of(point: str) -> str:
     return re.split("[:;]", reached, maxsplit=1)[0] if is_request else reached
 
 
-def who(fault: FaultSpec) -> str:
+def senders_of(trainer: Trainer, num_engines: int) -> Sequence[int]:
+    """Return the ranks that send weights: the first of each slot, of each stage, or of all."""
+    shares = {"one": 1, "slots": num_engines, "stages": trainer.pipeline_parallel}
+    return range(0, trainer.ranks, trainer.ranks // shares[trainer.senders])
+
+
+def who(fault: FaultSpec, senders: Sequence[int] = RANK_0) -> str:
     """Return whom the fault strikes: ``engine 1``, ``every worker of engine 0``, ``rank 0``."""
     if fault.role == "rank":
         if fault.rank == "all":
             return "every rank"
-        return f"rank {fault.rank}{' (the sender)' if fault.rank == 0 else ''}"
+        role = "the sender" if len(senders) == 1 else "a sender"
+        return f"rank {fault.rank}{f' ({role})' if fault.rank in senders else ''}"
     engine = "every engine" if fault.engine == "all" else f"engine {fault.engine}"
     if FAULT_POINTS[fault.at].role != "worker":
         return engine
@@ -83,29 +92,30 @@ def when(push: int) -> str:
     return f"in push {push}" if push else "in the connect"
 
 
-def brief(fault: FaultSpec) -> str:
+def brief(fault: FaultSpec, senders: Sequence[int] = RANK_0) -> str:
     """Return the fault in a few words: ``engine 1 answers 500 at engine.finish, push 3``."""
     often = "" if fault.nth == (1,) else f", {how_often(fault)}"
     place = f"push {fault.push}" if fault.push else "the connect"
-    return f"{who(fault)} {label(fault)} at {fault.at}, {place}{often}"
+    at = f"{fault.at}{''.join(_narrowings(fault))}"
+    return f"{who(fault, senders)} {label(fault)} at {at}, {place}{often}"
 
 
-def story(fault: FaultSpec) -> str:
+def story(fault: FaultSpec, senders: Sequence[int] = RANK_0) -> str:
     """Return when the fault strikes, whom, and what it does, in one sentence."""
     narrowed = "".join(_narrowings(fault))
     at = f"at {fault.at}{narrowed} ({request_of(fault.at)})"
     optional = "" if fault.required else " It need not strike."
-    happens = f"{when(fault.push)}, {how_often(fault)} {at}, {who(fault)} {label(fault)}"
+    struck = f"{who(fault, senders)} {label(fault)}"
+    happens = f"{when(fault.push)}, {how_often(fault)} {at}, {struck}"
     return f"{sentence(happens)}.{optional}"
 
 
 def _narrowings(fault: FaultSpec) -> Iterator[str]:
     if fault.session is not None:
         yield f" of the {fault.session}'s session"
-    if fault.tensor is not None:
-        yield f" of tensors like {fault.tensor}"
-    if fault.name is not None:
-        yield f" of steps like {fault.name}"
+    for what, wanted in (("tensor", fault.tensor), ("step", fault.name)):
+        if wanted is not None:
+            yield f" of {what}s like {wanted}" if set(wanted) & _GLOB else f" of {what} {wanted}"
 
 
 def restart(each: Restart) -> str:
@@ -127,18 +137,20 @@ def staged(requests: Iterable[StagedRequest]) -> list[str]:
 
 def happenings(scenario: Scenario) -> list[str]:
     """Return all that is done to a scenario's run, a few words each."""
+    senders = senders_of(scenario.trainer, scenario.engines.count)
     return [
         *staged(scenario.before_connect),
-        *(brief(fault) for fault in scenario.faults),
+        *(brief(fault, senders) for fault in scenario.faults),
         *(restart(each) for each in scenario.restarts),
     ]
 
 
 def stories(scenario: Scenario) -> list[str]:
     """Return all that is done to a scenario's run, a sentence each."""
+    senders = senders_of(scenario.trainer, scenario.engines.count)
     return [
         *(f"{sentence(each)}." for each in staged(scenario.before_connect)),
-        *(story(fault) for fault in scenario.faults),
+        *(story(fault, senders) for fault in scenario.faults),
         *(f"{sentence(restart(each))}." for each in scenario.restarts),
     ]
 

@@ -39,10 +39,8 @@ class Slow(FaultKind):
         return copy
 
     def label(self) -> str:
-        about = f"{self.seconds:g} s"
-        return (
-            f"slow by {about}, give or take {self.jitter:g}" if self.jitter else f"slow by {about}"
-        )
+        about = f"is slow by {self.seconds:g} s"
+        return f"{about}, give or take {self.jitter:g}" if self.jitter else about
 
     async def at_request(self, exchange: Exchange) -> None:
         await asyncio.sleep(self.next_wait_s())

@@ -17,10 +17,13 @@ from harness.authoring.job_limits import JobLimits, read_job
 from harness.authoring.push_waits import EARLY, FINE, NEVER, waits_of
 from resync.timeouts import PushTimeouts, TimeoutOrderError, check_group_timeouts
 
+ROOT = Path(__file__).parents[3]
+
 
 def _options(*job: str, **given: Any) -> Namespace:
-    default = {"file": None, "pid": None, "given": [], "without_resync": False, "job": list(job)}
-    return Namespace(**(default | given))
+    source = {"file": None, "pid": None, "job": list(job)}
+    default = {"given": [], "without_resync": False, "vllm_client": False}
+    return Namespace(**(source | default | given))
 
 
 def _read(*job: str, **given: Any) -> JobLimits:
@@ -95,6 +98,9 @@ ORDERS = [
     ("colocated", ["--colocate"], {}, [FINE, EARLY, FINE, FINE]),
     ("longer-groups", ["--distributed-timeout-minutes", "61"], {}, [FINE, FINE, FINE, FINE]),
     ("no-resync", [], {"without_resync": True}, [FINE, EARLY, NEVER, EARLY]),
+    ("vllm-client", [], {"vllm_client": True}, [EARLY, EARLY, FINE, FINE]),
+    ("vllm-client-longer", [], {"vllm_client": True, "given": ["init=301", "request=1800"]},
+     [FINE, EARLY, FINE, EARLY]),
     ("supervised", ["--use-fault-tolerance", "--distributed-timeout-minutes", "61"], {},
      [FINE, FINE, FINE, FINE, FINE]),
 ]
@@ -165,6 +171,35 @@ def test_report_of_a_sound_job(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert told.endswith("all 4 waits end in the right order\n")
     assert "change" not in told
+
+
+def test_report_of_vllms_own_client(capsys: pytest.CaptureFixture[str]) -> None:
+    """The limit of vLLM's HTTP client is known, with where it is from and what it looks like."""
+    assert cli.main(["doctor", "--vllm-client"]) == 10
+    told = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "a request of a push 300 s default of vLLM 0.32's HTTPVLLMWeightSyncClient",
+        "1. too early: connect",
+        "ends after 300 s, by HTTPVLLMWeightSyncClient(timeout=...) not by vLLM's rendezvous store",
+        "requests.exceptions.ReadTimeout: HTTPConnectionPool(host=..., port=...): Read timed out. "
+        "(read timeout=300). The engine may still carry the request out",
+        "change Raise HTTPVLLMWeightSyncClient(timeout=...) above 300 s",
+    ):
+        assert text in told
+    assert "--update-weight" not in told
+
+
+def test_needs_no_torch() -> None:
+    """It reckons with the module's sums without importing torch, which takes seconds."""
+    code = (
+        "import sys; from harness import cli; code = cli.main(['doctor']); "
+        "sys.exit(1 if 'torch' in sys.modules else code)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 10, done.stderr
 
 
 NAMES = "request, init, trainer_groups, gloo_groups, rendezvous, health_interval, health_timeout"

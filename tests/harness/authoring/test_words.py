@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from fakes.megatron.layout import Layout
+from fakes.megatron.roles import Roles
 from harness.authoring import words
 from harness.fault_points import FAULT_POINTS
 from harness.faults import FAULTS
-from harness.scenario import FAULT_SPECS, Expectation, StagedRequest
+from harness.scenario import FAULT_SPECS, Expectation, StagedRequest, Trainer
 
 # fmt: off
 FAULT_CASES = [
@@ -31,10 +33,19 @@ FAULT_CASES = [
      "engine 0 raises."),
     ("narrowed", {"kind": "slow", "at": "worker.receive", "engine": 0, "worker": 1, "seconds": 0.5,
                   "session": "draft", "tensor": "lm_*", "required": False},
-     "worker 1 of engine 0 slow by 0.5 s at worker.receive, push 1",
+     "worker 1 of engine 0 is slow by 0.5 s at worker.receive of the draft's session of tensors "
+     "like lm_*, push 1",
      "In push 1, the 1st time at worker.receive of the draft's session of tensors like lm_* "
-     "(before each tensor (packed: chunk) arrives), worker 1 of engine 0 slow by 0.5 s. It need "
-     "not strike."),
+     "(before each tensor (packed: chunk) arrives), worker 1 of engine 0 is slow by 0.5 s. It "
+     "need not strike."),
+    ("one-tensor", {"kind": "raise", "at": "worker.load", "engine": 0, "tensor": "lm_head.weight"},
+     "every worker of engine 0 raises at worker.load of tensor lm_head.weight, push 1",
+     "In push 1, the 1st time at worker.load of tensor lm_head.weight (a tensor has arrived and is "
+     "about to be loaded), every worker of engine 0 raises."),
+    ("one-step", {"kind": "kill", "at": "rank.step", "rank": 1, "name": "agree.start"},
+     "rank 1 is killed at rank.step of step agree.start, push 1",
+     "In push 1, the 1st time at rank.step of step agree.start (the target under test reports a "
+     "step, such as agree.start), rank 1 is killed."),
 ]
 # fmt: on
 
@@ -68,6 +79,36 @@ def test_every_fault_has_words() -> None:
             assert told.startswith("In push 1, the 1st time at ")
             assert told.endswith(".")
             assert "()" not in told
+
+
+# fmt: off
+SENDERS = [
+    # id, trainer, engines, rank -> whom a fault there strikes
+    ("one", {"ranks": 4}, 2, {0: "rank 0 (the sender)", 2: "rank 2"}),
+    ("slots", {"ranks": 4, "senders": "slots"}, 2,
+     {0: "rank 0 (a sender)", 1: "rank 1", 2: "rank 2 (a sender)"}),
+    ("one-slot", {"ranks": 4, "senders": "slots"}, 1, {0: "rank 0 (the sender)", 2: "rank 2"}),
+    ("stages", {"ranks": 8, "pipeline_parallel": 2, "senders": "stages"}, 1,
+     {0: "rank 0 (a sender)", 2: "rank 2", 4: "rank 4 (a sender)"}),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("trainer", "num_engines", "whom"), [c[1:] for c in SENDERS], ids=[c[0] for c in SENDERS]
+)
+def test_senders(trainer: dict[str, Any], num_engines: int, whom: dict[int, str]) -> None:
+    """Every rank that sends is called a sender, and they are those of the trainer's fakes."""
+    model = Trainer.model_validate(trainer)
+    senders = words.senders_of(model, num_engines)
+    layout = Layout(
+        tensor=model.tensor_parallel, data=model.data_parallel, pipeline=model.pipeline_parallel
+    )
+    roles = Roles(model.senders, layout, num_engines=num_engines)
+    assert {roles.sender_of(rank) for rank in range(model.ranks)} == set(senders)
+    for rank, told in whom.items():
+        fault = {"kind": "kill", "at": "rank.gather", "rank": rank}
+        assert words.who(FAULT_SPECS["kill"].model_validate(fault), senders) == told
 
 
 # fmt: off

@@ -81,7 +81,7 @@ AT_REQUEST = [
 LABELS = [
     ("reject",        {"status": 404},   "answers 404"),
     ("hang",          {},                "hangs"),
-    ("slow",          {"seconds": 1.5},  "slow by 1.5 s"),
+    ("slow",          {"seconds": 1.5},  "is slow by 1.5 s"),
     ("request_lost",  {},                "loses the request"),
     ("reply_lost",    {},                "loses the reply"),
     ("disconnect",    {},                "drops the connection"),

@@ -48,4 +48,4 @@ def test_processes_do_not_share_a_count() -> None:
 
 def test_label() -> None:
     """Reports say how long, and how exactly."""
-    assert Slow(seconds=0.2, jitter=0.1).label() == "slow by 0.2 s, give or take 0.1"
+    assert Slow(seconds=0.2, jitter=0.1).label() == "is slow by 0.2 s, give or take 0.1"

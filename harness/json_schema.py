@@ -28,11 +28,12 @@ def scenario_schema() -> Schema:
     definitions = fault_definitions()
     whole = {
         "required": ["proves", "expect"],
-        "properties": {
-            "faults": {"items": {"$ref": "#/definitions/whole_fault"}},
-            "restarts": {"items": {"required": required_keys(Scenario, "restarts")}},
-            "before_connect": {"items": {"required": required_keys(Scenario, "before_connect")}},
-            "expect": {
+        # As patterns, since editors would offer these properties a second time.
+        "patternProperties": {
+            "^faults$": {"items": {"$ref": "#/definitions/whole_fault"}},
+            "^restarts$": {"items": {"required": required_keys(Scenario, "restarts")}},
+            "^before_connect$": {"items": {"required": required_keys(Scenario, "before_connect")}},
+            "^expect$": {
                 "if": {"type": "object"},
                 "then": {"required": required_keys(Scenario, "expect")},
                 "else": {"items": {"required": required_keys(Scenario, "expect")}},

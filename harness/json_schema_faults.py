@@ -53,7 +53,7 @@ def _keys() -> dict[str, Schema]:
 def _fault() -> Schema:
     options = dict.fromkeys(option for kind in FAULTS for option in options_of(kind))
     selectors = [key for key in FaultSpec.model_fields if key not in _EVERYWHERE]
-    no_kind = {"not": {"required": ["kind"]}}
+    no_kind = {"not": {"type": "object", "required": ["kind"]}}
     return {
         "type": "object",
         "description": summary(FaultSpec),
@@ -123,7 +123,8 @@ def _point_enum(points: Iterable[str]) -> Schema:
 
 
 def _is(key: str, values: list[str]) -> Schema:
-    return {"properties": {key: {"enum": values}}, "required": [key]}
+    # Of an entry that is still empty nothing is known: an editor would offer what any value allows.
+    return {"type": "object", "properties": {key: {"enum": values}}, "required": [key]}
 
 
 def _if(condition: Schema, properties: Mapping[str, Json]) -> Schema:

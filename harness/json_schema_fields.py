@@ -30,12 +30,22 @@ def field_schema(model: type[BaseModel], name: str) -> Schema:
         type_: Any = field.annotation
         if field.metadata:
             type_ = Annotated[(type_, *field.metadata)]
-        schema = TypeAdapter(type_).json_schema()
+        schema = _without_null(TypeAdapter(type_).json_schema())
         if schema.pop("$defs", None) is not None:  # pydantic's name for any JSON value
             schema["additionalProperties"] = True
         if field.get_default() not in (*_ABSENT_DEFAULTS, PydanticUndefined):
-            schema["default"] = TypeAdapter(Any).dump_python(field.default, mode="json")
+            default = TypeAdapter(Any).dump_python(field.default, mode="json")
+            schema.setdefault("default", default)
     return {**schema, "description": meanings(model)[name]}
+
+
+def _without_null(schema: Schema) -> Schema:
+    """Return the schema of an optional field without its null, which nobody needs to write."""
+    types = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if not types:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return {**types[0], **rest} if len(types) == 1 else {**rest, "anyOf": types}
 
 
 def object_schema(model: type[BaseModel]) -> Schema:

@@ -171,10 +171,7 @@ def _type(model: type[BaseModel], name: str, schema: Mapping[str, Json]) -> str:
 def _said(schema: Mapping[str, Json]) -> str:
     """Return the type that a schema allows, in words."""
     if "anyOf" in schema:
-        several = [_said(each) for each in schema["anyOf"] if each.get("type") != "null"]
-        return ", or ".join(dict.fromkeys(several))
-    if "const" in schema:
-        return f"`{schema['const']}`"
+        return ", or ".join(dict.fromkeys(map(_said, schema["anyOf"])))
     if "enum" in schema:
         return ", ".join(f"`{word}`" for word in schema["enum"])
     if schema["type"] == "array":

@@ -172,8 +172,9 @@ Nth = Annotated[
             "anyOf": [
                 _COUNTS,
                 {"type": "array", "items": _COUNTS, "minItems": 1},
-                {"const": "always", "enumDescriptions": ["every visit"]},
-            ]
+                _words({"always": "every visit"}),
+            ],
+            "default": 1,  # as people write it, not as it is stored
         }
     ),
 ]

@@ -142,13 +142,20 @@ def test_invalid(file: Any, place: list[str | int]) -> None:
     assert places == {tuple(place)}
 
 
+def _rules() -> list[dict[str, Any]]:
+    rules: list[dict[str, Any]] = scenario_schema()["definitions"]["fault"]["allOf"]
+    return rules
+
+
+def _rule_of(kind: str) -> dict[str, Any]:
+    (rule,) = [r for r in _rules() if r["if"].get("properties") == {"kind": {"enum": [kind]}}]
+    return rule
+
+
 @pytest.mark.parametrize("kind", FAULTS)
 def test_an_editor_completes_the_points_of_a_kind(kind: str) -> None:
     """Once a fault has its kind, its `at` offers what that kind can strike, and nothing else."""
-    rules = scenario_schema()["definitions"]["fault"]["allOf"]
-    condition = {"properties": {"kind": {"enum": [kind]}}, "required": ["kind"]}
-    (rule,) = [rule for rule in rules if rule["if"] == condition]
-    at = rule["then"]["properties"]["at"]
+    at = _rule_of(kind)["then"]["properties"]["at"]
     assert at["enum"] == [name for name in FAULT_POINTS if FAULTS[kind].can_strike(name)]
     assert at["enumDescriptions"] == [FAULT_POINTS[name].reached for name in at["enum"]]
 
@@ -161,6 +168,39 @@ def _objects(schema: Any, way: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(schema, list):
         for number, value in enumerate(schema):
             yield from _objects(value, f"{way}/{number}")
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_an_editor_offers_the_options_of_a_kind_to_it_alone(kind: str) -> None:
+    """An entry that is still empty, or of another kind, is offered none of them."""
+    is_meant = Draft7Validator(_rule_of(kind)["if"]).is_valid
+    other = next(each for each in FAULTS if each != kind)
+    offered = [is_meant(entry) for entry in (None, {}, {"kind": other}, {"kind": kind})]
+    assert offered == [False, False, False, True]
+
+
+@pytest.mark.parametrize("entry", [None, {}])
+def test_an_editor_offers_every_point_to_an_empty_entry(entry: Any) -> None:
+    """Whoever begins with the point is offered all of them."""
+    asked = [rule for rule in _rules() if Draft7Validator(rule["if"]).is_valid(entry)]
+    points = [rule["then"]["properties"].get("at") for rule in asked]
+    assert {"$ref": "#/definitions/point"} in points
+
+
+def test_an_editor_offers_no_key_twice() -> None:
+    """What a file without a matrix must have besides is in patterns, which are not offered."""
+    schema = scenario_schema()
+    assert "properties" not in schema["else"]
+    assert {way for way, each in _objects(schema["else"]) if "$ref" in each} == {
+        "/patternProperties/^faults$/items"
+    }
+
+
+def test_an_editor_offers_what_people_write() -> None:
+    """No null is offered, and what is inserted for ``nth`` fits into one line."""
+    for schema in SCHEMAS.values():
+        assert not [way for way, each in _objects(schema) if each.get("type") == "null"]
+    assert scenario_schema()["definitions"]["fault_keys"]["properties"]["nth"]["default"] == 1
 
 
 def test_every_key_and_word_has_a_hover_text() -> None:

@@ -193,8 +193,8 @@ def clean_push(evidence: Evidence) -> list[str]:
     if closing is None or closing.outcome == "resumed":
         return []
     errors = sorted({rank.error for rank in closing.ranks.values() if rank.error})
-    halted = closing.halted.sentence if closing.halted is not None else ""
-    return [f"the closing push: expected resumed, found {closing.outcome}: {halted}{errors}"]
+    why = "; ".join([*([closing.halted.sentence] if closing.halted is not None else ()), *errors])
+    return [f"the closing push: expected resumed, found {closing.outcome}: {why}"]
 
 
 CHECKS: dict[str, Callable[[Evidence], list[str]]] = {

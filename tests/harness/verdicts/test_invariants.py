@@ -188,10 +188,10 @@ CASES = [
     ("closing-push-works", "clean_push", make_run(), []),
     ("no-closing-push-in-a-control", "clean_push", make_run(closing=None), []),
     ("closing-push-raises", "clean_push", make_run(closing=failed_push(2)),
-     ["the closing push: expected resumed, found raised: ['it failed']"]),
+     ["the closing push: expected resumed, found raised: it failed"]),
     ("closing-push-deadlocks", "clean_push",
      make_run(closing=failed_push(2, LOST, LOST, halted=halt())),
-     ["the closing push: expected resumed, found deadlock: who waits[]"]),
+     ["the closing push: expected resumed, found deadlock: who waits"]),
 ]
 # fmt: on
 

@@ -26,11 +26,19 @@ def add_commands(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.set_defaults(command=run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH",
-                        help="with --full: scenario files, or folders of them (default: the "
-                        "catalogue)")  # fmt: skip
-    parser.add_argument("--full", action="store_true",
-                        help="run every module against every scenario; matrix.json and matrix.md "
-                        "say what catches what, and which scenarios catch nothing")  # fmt: skip
+                        help="with --full or --needed: scenario files, or folders of them "
+                        "(default: the catalogue)")  # fmt: skip
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--full", action="store_true",
+                      help="run every module against every scenario; matrix.json and matrix.md "
+                      "say what catches what, and which scenarios catch nothing")  # fmt: skip
+    what.add_argument("--needed", action="store_true",
+                      help="for each scenario, find a module that it catches, and fail where one "
+                      "catches none; needed.yaml says which is tried first, and which are kept "
+                      "all the same")  # fmt: skip
+    parser.add_argument("--record", action="store_true",
+                        help="with --needed: write what was found to conformance/known_bad/"
+                        "needed.yaml")  # fmt: skip
     parser.add_argument("-k", dest="pattern", metavar="NAME",
                         help="only modules whose name contains NAME, or matches it as a "
                         "glob")  # fmt: skip

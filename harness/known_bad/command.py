@@ -6,14 +6,14 @@ import argparse
 import asyncio
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from harness.contracts import Verdict
 from harness.errors import LauncherError, UsageError
-from harness.known_bad import report
+from harness.known_bad import needs, needs_report, report
 from harness.known_bad.table import Entry, choose, load, require_known, target_of, usable
-from harness.known_bad.trials import Trial, WithSuite, against_all, until_caught
+from harness.known_bad.trials import Setup, Trial, WithSuite, against_all, until_caught
 from harness.launcher import Launcher
 from harness.parts import default_parts
 from harness.scenario import Scenario
@@ -36,32 +36,65 @@ def known_bad(options: argparse.Namespace) -> int:
     if options.page is not None:
         options.page.write_text(report.page(entries), encoding="utf-8")
         return 0
-    if options.jobs < 1:
-        raise UsageError(f"-j: expected at least 1, found {options.jobs}.")
-    if options.paths and not options.full:
-        raise UsageError(
-            "PATH: expected none without --full, as catches.yaml names the scenarios, found "
-            f"{options.paths[0]}."
-        )
-    scenarios = usable(_load(options.paths or [ROOT / SCENARIOS_ROOT]))
+    _require_sense(options)
+    scenarios = usable(load_scenarios(options.paths or [ROOT / SCENARIOS_ROOT]))
     if not scenarios:
         raise UsageError("expected scenarios without a target of their own, found none.")
     if not options.paths:
         require_known(entries, scenarios)
     chosen = choose(entries, options.pattern)
     options.out.mkdir(parents=True, exist_ok=True)
-    begun_s = time.monotonic()
-    trials: list[Trial] = []
+    how = _find_needs if options.needed else _try_modules
     try:
-        asyncio.run(_run(options, chosen, scenarios, trials))
-    except asyncio.CancelledError:
-        print(f"interrupted: {report.counts(trials)}")
-        return EXIT_INTERRUPTED
+        return how(options, chosen, scenarios)
     except ExceptionGroup as errors:
         lost = errors.subgroup(LauncherError)  # all runs lose the same launcher
         if lost is None:
             raise
         raise lost.exceptions[0] from None
+
+
+def _require_sense(options: argparse.Namespace) -> None:
+    """Check what the parser cannot.
+
+    Raises:
+        UsageError: options do not go together.
+    """
+    if options.jobs < 1:
+        raise UsageError(f"-j: expected at least 1, found {options.jobs}.")
+    if options.paths and not (options.full or options.needed):
+        raise UsageError(
+            "PATH: expected none without --full or --needed, as catches.yaml names the scenarios, "
+            f"found {options.paths[0]}."
+        )
+    if options.record and not options.needed:
+        raise UsageError("--record: expected --needed beside it, found none.")
+    if options.record and options.pattern is not None:
+        raise UsageError(
+            "--record: expected all modules, found -k, which could drop what another catches."
+        )
+
+
+def _try_modules(
+    options: argparse.Namespace, entries: dict[str, Entry], scenarios: dict[str, Scenario]
+) -> int:
+    """Run each module until its first catch, or against everything; return the exit code."""
+    begun_s = time.monotonic()
+    trials: list[Trial] = []
+    how = against_all if options.full else until_caught
+
+    def tell(trial: Trial) -> None:
+        print(report.line(trial), flush=True)
+        trials.append(trial)
+
+    async def work(setup: Setup) -> None:
+        trials[:] = await how(setup, tell)
+
+    try:
+        asyncio.run(_with_launcher(options, entries, scenarios, work))
+    except asyncio.CancelledError:
+        print(f"interrupted: {report.counts(trials)}")
+        return EXIT_INTERRUPTED
     for trial in trials:
         if trial.disputed and not trial.catches:
             print(report.line(trial))
@@ -75,7 +108,37 @@ def known_bad(options: argparse.Namespace) -> int:
     return 0 if all(trial.catches for trial in trials) else Verdict.FAIL.exit_code
 
 
-def _load(paths: Sequence[Path]) -> list[Scenario]:
+def _find_needs(
+    options: argparse.Namespace, entries: dict[str, Entry], scenarios: dict[str, Scenario]
+) -> int:
+    """Find a module that each scenario catches; return the exit code."""
+    begun_s = time.monotonic()
+    table = needs.load()
+    found: list[needs.Need] = []
+
+    def tell(need: needs.Need) -> None:
+        print(needs_report.line(need, table), flush=True)
+        found.append(need)
+
+    async def work(setup: Setup) -> None:
+        await needs.find_needs(setup, table.catches, tell)
+
+    try:
+        asyncio.run(_with_launcher(options, entries, scenarios, work))
+    except asyncio.CancelledError:
+        print(f"interrupted: {needs_report.counts(table, found)}")
+        return EXIT_INTERRUPTED
+    if options.record:
+        # Names are forgotten only where the whole catalogue was looked at.
+        there = {**dict.fromkeys(table.catches if options.paths else ()), **scenarios}
+        needs.record(needs.merge(table, found, there))
+        print(f"written: {needs.TABLE}")
+    print(f"{needs_report.counts(table, found)}, in {time.monotonic() - begun_s:.1f} s")
+    print(f"report: {needs_report.write(options.out, table, found)}")
+    return Verdict.FAIL.exit_code if any(needs.unneeded(table, found)) else 0
+
+
+def load_scenarios(paths: Sequence[Path]) -> list[Scenario]:
     """Return the scenarios of these files.
 
     Raises:
@@ -88,26 +151,18 @@ def _load(paths: Sequence[Path]) -> list[Scenario]:
     return [scenario for file in files for scenario in file.scenarios]
 
 
-async def _run(
+async def _with_launcher(
     options: argparse.Namespace,
     entries: dict[str, Entry],
     scenarios: dict[str, Scenario],
-    trials: list[Trial],
+    work: Callable[[Setup], Awaitable[None]],
 ) -> None:
-    def tell(trial: Trial) -> None:
-        print(report.line(trial), flush=True)
-        trials.append(trial)
-
     _cancel_on_signals()
     parts = default_parts(DEFAULT, scenarios.values())
     async with Launcher(parts.preload) as launcher:
         await check_targets(launcher, [DEFAULT, *map(target_of, entries)])
         run = WithSuite(launcher, parts, options.out)
-        how = against_all if options.full else until_caught
-        found = await how(
-            entries, scenarios, run, jobs=options.jobs, good_target=DEFAULT, tell=tell
-        )
-        trials[:] = found
+        await work(Setup(entries, scenarios, run, good_target=DEFAULT, jobs=options.jobs))
 
 
 def _cancel_on_signals() -> None:

@@ -16,11 +16,17 @@ PAGE_HEAD = """\
 A green catalogue says something only where each scenario is known to catch something. The modules
 of `conformance/known_bad/` are our own with one thing wrong each; `nox -s known_bad` runs each of
 them until the first scenario that catches it, and fails if one survives. `nox -s known_bad_full`
-runs all of them against the whole catalogue, and lists the scenarios that catch none.
+runs all of them against the whole catalogue, which takes hours.
 
-To add one: a module in that folder with a `build(context)` that puts one wrong thing in the place
-of a right one, and an entry in `conformance/known_bad/catches.yaml`. This page is made from that
-table by `resync-chaos known-bad --page FILE`.
+The other way round, no scenario may be there that nothing needs. For each one
+`conformance/known_bad/needed.yaml` names a module that it catches, by what it does and not by a
+push without faults, or says why it is kept all the same. A test holds that table to the catalogue,
+and `nox -s known_bad_needed` runs every scenario against its module again.
+
+To add a module: a file in that folder with a `build(context)` that puts one wrong thing in the
+place of a right one, and an entry in `conformance/known_bad/catches.yaml`. This page is made from
+that table by `resync-chaos known-bad --page FILE`. To add a scenario to the catalogue:
+`resync-chaos known-bad --needed --record FILE`, which looks for a module that it catches.
 
 | module | what is wrong | caught by |
 |---|---|---|

@@ -29,7 +29,7 @@ class Entry(BaseModel):
         wrong: what is wrong with it, in a few words.
         caught_by: names of the scenarios that are known to catch it, the fastest first.
         says: regular expression that finds the right place in what a catch says.
-        sketch: it lacks more than one thing, so that no scenario is needed for it alone.
+        everywhere: nearly every scenario catches it, so that none is needed for it alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -37,7 +37,7 @@ class Entry(BaseModel):
     wrong: Annotated[str, Field(min_length=1, max_length=120)]
     caught_by: Annotated[list[str], Field(min_length=1)]
     says: Annotated[str, Field(min_length=1)]
-    sketch: bool = False
+    everywhere: bool = False
 
     @field_validator("says")
     @classmethod

@@ -48,7 +48,7 @@ class Trial:
     @property
     def own_catches(self) -> list[ScenarioResult]:
         """The catches by what a scenario does; any would catch a module that fails without it."""
-        if self.entry.sketch:
+        if self.entry.everywhere:
             return []
         return [
             result
@@ -98,76 +98,90 @@ class WithSuite:
         return results
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What modules are tried against, and how.
+
+    Attributes:
+        entries: of the modules, by name.
+        scenarios: by name.
+        good_target: of the good module, which must pass where a catch counts.
+        jobs: how many runs at a time.
+    """
+
+    entries: Mapping[str, Entry]
+    scenarios: Mapping[str, Scenario]
+    run: RunScenarios
+    good_target: str
+    jobs: int
+
+    async def of_good(self, names: Iterable[str]) -> Mapping[str, ScenarioResult]:
+        """Run scenarios with the good module; return their results by name."""
+        return await self._all(names, self.good_target, GOOD)
+
+    async def of(self, module: str, names: Iterable[str]) -> Mapping[str, ScenarioResult]:
+        """Run scenarios with a module, several at a time; return their results by name."""
+        return await self._all(names, target_of(module), module)
+
+    async def one(self, module: str, name: str) -> ScenarioResult:
+        """Run one scenario with a module."""
+        scenario = against(self.scenarios[name], target_of(module))
+        return (await self.run([scenario], module, jobs=1))[name]
+
+    async def _all(
+        self, names: Iterable[str], target: str, folder: str
+    ) -> Mapping[str, ScenarioResult]:
+        chosen = [against(self.scenarios[name], target) for name in names]
+        return await self.run(chosen, folder, jobs=self.jobs) if chosen else {}
+
+
 class Watcher(Protocol):
     """Is told of each module that was tried."""
 
     def __call__(self, trial: Trial) -> None: ...
 
 
-async def until_caught(
-    entries: Mapping[str, Entry],
-    scenarios: Mapping[str, Scenario],
-    run: RunScenarios,
-    *,
-    jobs: int,
-    good_target: str,
-    tell: Watcher,
-) -> list[Trial]:
+async def until_caught(setup: Setup, tell: Watcher) -> list[Trial]:
     """Run each module until the first scenario that catches it, of those known to.
 
     A catch counts where the good module passes, which is run last, on the scenarios that caught.
 
     Args:
-        jobs: how many modules at a time.
-        good_target: of the good module.
         tell: called as each module ends.
     """
-    slots = asyncio.Semaphore(jobs)
+    slots = asyncio.Semaphore(setup.jobs)
 
     async def try_one(trial: Trial) -> None:
         async with slots:
             begun_s = time.monotonic()
             for name in trial.entry.caught_by:
-                scenario = against(scenarios[name], target_of(trial.module))
-                trial.results.append((await run([scenario], trial.module, jobs=1))[name])
+                trial.results.append(await setup.one(trial.module, name))
                 if trial.results[-1].verdict in CATCHES:
                     break
             trial.seconds = time.monotonic() - begun_s
             tell(trial)
 
-    trials = [Trial(module, entry) for module, entry in entries.items()]
+    trials = [Trial(module, entry) for module, entry in setup.entries.items()]
     async with asyncio.TaskGroup() as group:
         for trial in trials:
             group.create_task(try_one(trial))
-    names = dict.fromkeys(result.name for trial in trials for result in trial.catches)
-    chosen = [against(scenarios[name], good_target) for name in names]
-    dispute(trials, await run(chosen, GOOD, jobs=jobs) if chosen else {})
+    caught = dict.fromkeys(result.name for trial in trials for result in trial.catches)
+    dispute(trials, await setup.of_good(caught))
     return trials
 
 
-async def against_all(
-    entries: Mapping[str, Entry],
-    scenarios: Mapping[str, Scenario],
-    run: RunScenarios,
-    *,
-    jobs: int,
-    good_target: str,
-    tell: Watcher,
-) -> list[Trial]:
+async def against_all(setup: Setup, tell: Watcher) -> list[Trial]:
     """Run the good module, and then each module, against every scenario.
 
     Args:
-        jobs: how many scenarios at a time.
-        good_target: of the good module.
         tell: called as each module ends.
     """
-    good = await run([against(s, good_target) for s in scenarios.values()], GOOD, jobs=jobs)
+    good = await setup.of_good(setup.scenarios)
     trials = []
-    for module, entry in entries.items():
+    for module, entry in setup.entries.items():
         begun_s = time.monotonic()
-        chosen = [against(scenario, target_of(module)) for scenario in scenarios.values()]
-        results = await run(chosen, module, jobs=jobs)
-        trial = Trial(module, entry, [results[name] for name in scenarios if name in results])
+        results = await setup.of(module, setup.scenarios)
+        trial = Trial(module, entry, [results[name] for name in setup.scenarios if name in results])
         trial.seconds = time.monotonic() - begun_s
         dispute([trial], good)
         tell(trial)

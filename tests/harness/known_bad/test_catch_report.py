@@ -45,10 +45,10 @@ def test_needed_by_nobody() -> None:
 
 
 def test_any_scenario_would_have_caught() -> None:
-    """A sketch, and a module that fails without faults, are no reason to keep a scenario."""
+    """What is caught everywhere, or without faults too, is no reason to keep a scenario."""
     control = CheckResult(name="control.succeeds", ok=False, detail="without faults: torn")
     always = make_result("a", "fail", sentence=control.detail, checks=(control,))
-    sketch = make_entry("b").model_copy(update={"sketch": True})
+    sketch = make_entry("b").model_copy(update={"everywhere": True})
     trials = [
         Trial("no_pause", make_entry("a"), [always, failed("b", "torn")]),
         Trial("no_agreement", sketch, [failed("c", "torn")]),

@@ -13,8 +13,11 @@ MISTAKES = [
     # id, arguments, what is said
     ("no-jobs", ["-j", "0"], "-j: expected at least 1, found 0."),
     ("path", ["scenarios/draft"],
-     "PATH: expected none without --full, as catches.yaml names the scenarios, found "
+     "PATH: expected none without --full or --needed, as catches.yaml names the scenarios, found "
      "scenarios/draft."),
+    ("record", ["--record"], "--record: expected --needed beside it, found none."),
+    ("record-some", ["--needed", "--record", "-k", "no_"],
+     "--record: expected all modules, found -k, "),
     ("nothing", ["-k", "nosuch"], "expected known-bad modules matching nosuch, found none of "),
     ("no-file", ["--full", "nosuch.yaml"], "nosuch.yaml: "),
     ("controls", ["--full", "scenarios/controls"],
@@ -43,6 +46,20 @@ def test_page(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     assert cli.main(["known-bad", "--page", str(path)]) == 0
     assert path.read_text(encoding="utf-8").startswith("# Known-bad modules\n")
+
+
+@pytest.mark.processes
+def test_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scenario is needed for the module that it catches; one that catches none fails the run."""
+    scenario = Path(__file__).parents[3] / "scenarios" / "quiesce" / "flush_comes_first.yaml"
+    arguments = ["known-bad", "--needed", "--out", str(tmp_path), str(scenario)]
+    assert cli.main([*arguments, "-k", "no_flush"]) == 0
+    out = capsys.readouterr().out
+    assert "needed    quiesce/flush_comes_first: catches no_flush\n  outcome: expected " in out
+    assert "1 scenarios, 1 catch a module, 0 kept, 0 unneeded" in out
+
+    assert cli.main([*arguments, "-k", "lists_not_compared"]) == 10
+    assert "UNNEEDED  quiesce/flush_comes_first: catches none of 1" in capsys.readouterr().out
 
 
 @pytest.mark.processes

@@ -8,7 +8,7 @@ from pathlib import Path
 from trial_doubles import GOOD_TARGET, Scripted, failed, make_entry, make_result, make_scenarios
 
 from harness.known_bad.table import target_of
-from harness.known_bad.trials import Trial, against_all, until_caught
+from harness.known_bad.trials import Setup, Trial, against_all, until_caught
 
 ONE, TWO = target_of("one"), target_of("two")
 
@@ -17,12 +17,14 @@ def _until_caught(run: Scripted, folder: Path, entries: dict[str, tuple[str, ...
     told: list[str] = []
     trials = asyncio.run(
         until_caught(
-            {module: make_entry(*names) for module, names in entries.items()},
-            make_scenarios(folder, "a", "b", "c"),
-            run,
-            jobs=1,
-            good_target=GOOD_TARGET,
-            tell=lambda trial: told.append(trial.module),
+            Setup(
+                {module: make_entry(*names) for module, names in entries.items()},
+                make_scenarios(folder, "a", "b", "c"),
+                run,
+                good_target=GOOD_TARGET,
+                jobs=1,
+            ),
+            lambda trial: told.append(trial.module),
         )
     )
     assert told == list(entries)
@@ -75,12 +77,14 @@ def test_against_all(tmp_path: Path) -> None:
     })  # fmt: skip
     one, two = asyncio.run(
         against_all(
-            {"one": make_entry("a"), "two": make_entry("a")},
-            make_scenarios(tmp_path, "a", "b", "c"),
-            run,
-            jobs=1,
-            good_target=GOOD_TARGET,
-            tell=lambda trial: None,
+            Setup(
+                {"one": make_entry("a"), "two": make_entry("a")},
+                make_scenarios(tmp_path, "a", "b", "c"),
+                run,
+                good_target=GOOD_TARGET,
+                jobs=1,
+            ),
+            lambda trial: None,
         )
     )
     targets = (GOOD_TARGET, ONE, TWO)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ EXIT_PIPE_CLOSED = 128 + signal.SIGPIPE  # as a shell reports it
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    from reports.eta import Plan
     options = _parser().parse_args(arguments)
     options.words = ("resync-chaos", *(sys.argv[1:] if arguments is None else arguments))
     try:
@@ -206,6 +208,18 @@ def _run_once(
     for each in left_out:
         print(f"left out: {each.name}: {each.reason}")
     return code
+def _plan(scenarios: list[Scenario], options: argparse.Namespace) -> Plan:
+    """Return what is known of a run before it begins; an earlier one in its folder tells more."""
+    from harness.reporting.run_folder import earlier_seconds
+    from reports.eta import Plan
+
+    return Plan(
+        jobs=options.jobs,
+        limits_s={scenario.name: scenario.limit_s for scenario in scenarios},
+        earlier_s=earlier_seconds(options.out, [scenario.name for scenario in scenarios]),
+    )
+
+
 
 
 def _make_writable(out_dir: Path) -> None:
@@ -253,7 +267,8 @@ async def _run_all(
 
     console = Console(highlight=False)
     plain = options.plain or bool(os.environ.get("CI"))
-    display = make_display(console, plain, options.quiet, _again(options))
+    planned = partial(_plan, scenarios, options)
+    display = make_display(console, plain, options.quiet, _again(options), planned)
     begun_s = time.monotonic()
     info: RunInfo | None = None  # nothing is left of a run whose targets cannot be imported
     rounds = Rounds(options.repeat, options.out)

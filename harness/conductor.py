@@ -65,13 +65,14 @@ class Conductor:
     ) -> None:
         self._scenario = scenario
         self._closing = closing
-        self._doing = doing
+        self._tell = doing
+        self._phase = "starting"
         self._stage = Stage(
             launcher, parts, scenario, out_dir=out_dir, servers=servers, doing=doing
         )
         self._reader = JournalReader(self._stage.journal_path)
         self._progress = Progress(self._reader, last_s=time.monotonic())
-        self._watch = watch(self._stage, self._progress, doing=doing)
+        self._watch = watch(self._stage, self._progress, doing=self._step)
         self._connected = False
         self._ranks_killed = False
 
@@ -108,6 +109,16 @@ class Conductor:
         )
 
     async def _stage_requests(self) -> None:
+    def _begin(self, phase: str) -> None:
+        self._phase = phase
+        self._tell(phase)
+
+    def _step(self, step: str) -> None:
+        self._tell(f"{self._phase}: {step}" if step else self._phase)
+
+    def _name_of(self, push: int) -> str:
+        return f"push {push}" if push <= self._scenario.num_pushes else "closing push"
+
         """Leave the engines in the state that the scenario wants its trainer to find."""
         for staged in self._scenario.before_connect:
             for address in self._stage.addresses:
@@ -136,7 +147,7 @@ class Conductor:
         """Start the trainer if there is none, and connect it, as part of push ``number``."""
         stage = self._stage
         push = 0 if number == 1 else number
-        self._doing(f"push {number}: connect")
+        self._begin(f"{self._name_of(number)}, connect")
         stage.record("push", number=number, phase="begin")
         if not stage.ranks:
             await stage.start_ranks(push=push)
@@ -158,7 +169,7 @@ class Conductor:
         stage = self._stage
         pushing = connecting
         if self._connected:
-            self._doing(f"push {number}")
+            self._begin(self._name_of(number))
             stage.record("push", number=number, phase="begin")
             before = await self._engines_before(number)
             ranks, halted = await self._watch.command({"cmd": "push", "n": number})
@@ -186,7 +197,7 @@ class Conductor:
         engines, and after a deadlock all of them.
         """
         stage = self._stage
-        self._doing("closing push")
+        self._begin(self._name_of(last.number + 1))
         torn = last.halted is not None or last.outcome == "mixed"
         if torn or any(_is_lost(rank) for rank in last.ranks.values()):
             await self._kill_ranks()

@@ -389,7 +389,10 @@ class Display(Protocol):
         """One scenario starts. Several may run at once."""
 
     def doing(self, name: str, what: str) -> None:
-        """A running scenario has come to a new step; ``what`` is a few words."""
+        """A running scenario has come to a new step.
+
+        ``what`` is a few words: ``push 2``, or ``push 2: agree.start`` for a step of that phase.
+        """
 
     def finished(self, result: ScenarioResult) -> None:
         """One scenario has its verdict."""

@@ -137,7 +137,7 @@ class Suite:
         self, scenario: Scenario, out_dir: Path, *, closing: bool, shown_as: str | None = None
     ) -> RunSeen:
         name = shown_as or scenario.name
-        prefix = "control run: " if shown_as else ""
+        prefix = "control run, " if shown_as else ""
         conductor = Conductor(
             self._launcher,
             self._parts,

@@ -82,7 +82,7 @@ class Progress:
                 if not begins:
                     del self.data_plane[who]
             case "step":
-                self.doing[who] = event["name"]
+                self.doing[who] = _step_in_words(event)
                 self._note_timer(who, event, begins=begins)
 
     def _note_timer(self, who: str, event: Mapping[str, Any], *, begins: bool) -> None:
@@ -95,6 +95,13 @@ class Progress:
             del self.timers[wait][0]  # of several of one name the ends are told apart by nobody
             if not self.timers[wait]:
                 del self.timers[wait]
+
+
+def _step_in_words(event: Mapping[str, Any]) -> str:
+    """Return a step's name; of a request what is asked for, and of which engine."""
+    if event["name"] == "request" and "action" in event:
+        return f"{event['action']} of engine {event.get('engine')}"
+    return str(event["name"])
 
 
 def is_progress(event: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -158,6 +158,18 @@ def read_run(folder: Path) -> Run:
         unfinished=tuple(unfinished),
         not_run=tuple(not_run),
     )
+
+
+def earlier_seconds(folder: Path, names: Iterable[str]) -> dict[str, float]:
+    """Return how long scenarios took in the run that left its results in a folder, where it did."""
+    found = {}
+    for name in names:
+        try:
+            result, _ = read_result(folder / name / RESULT)
+        except (OSError, ValueError):
+            continue
+        found[name] = result.total_seconds
+    return found
 
 
 def round_folder(number: int) -> str:

@@ -52,7 +52,8 @@ def test_controls_are_shared(real_runs: RealRuns, tmp_path: Path) -> None:
     assert sorted(display.told) == sorted(
         (what, scenario.name) for scenario in scenarios for what in ("started", "finished")
     )
-    assert sum("control run: push 1: connect" in line for line in display.done) == 1
+    told = [line for line in display.done if "control run, push 1, connect" in line]
+    assert len({line.partition(":")[0] for line in told}) == 1
 
 
 def test_a_control_that_cannot_run(real_runs: RealRuns, tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_control_that_cannot_run(real_runs: RealRuns, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "at",
-    ["tests/b: control run: push 1: connect", "tests/b: push 1: connect", "tests/b: closing push"],
+    ["tests/b: control run, push 1, connect", "tests/b: push 1, connect", "tests/b: closing push"],
     ids=["in-the-control", "in-the-run", "in-the-closing-push"],
 )
 def test_interrupted(real_runs: RealRuns, tmp_path: Path, at: str) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from sample_results import FAILING, HANGING, make_result
 
 from harness.contracts import Display
+from reports.eta import Plan
 from reports.live import (
     LiveDisplay,
     PlainDisplay,
     Progress,
-    Running,
+    in_words,
     make_display,
     picture,
 )
@@ -94,43 +95,90 @@ def test_end_without_begin() -> None:
     assert output(console) == ""
 
 
+def running(total: int = 8, plan: Plan | None = None) -> Progress:
+    """Return a run that began at 100.0, and of which four have ended and two are running."""
+    progress = Progress(total, 100.0, plan or Plan(limits_s={"a/b": 26.0}))
+    for result in (FIRST, FIRST, FAILING, HANGING):
+        progress.start(result.name, 100.0)
+        progress.finish(result, 101.0)
+    progress.start("a/b", 102.0)
+    progress.running["a/b"].comes_to("push 1: \x1b[2J", 103.5)
+    progress.running["a/b"].comes_to("push 1: gather\nx", 105.0)
+    progress.start("a/longer", 105.75)
+    return progress
+
+
 def test_picture() -> None:
-    """The bar, the counts, the times, and what each running scenario does."""
-    progress = Progress(total=8, began=100.0, results=[FIRST, FIRST, FAILING, HANGING])
-    progress.running["a/b"] = Running("a/b", 102.0, "push 1: \x1b[2J")
-    progress.running["a/longer"] = Running("a/longer", 105.75)
-    assert picture(progress, 106.0, terminal()).plain == (
-        "━━━━━━━━━━━━──────────── 4/8  2 pass, 1 fail, 1 hang, 0 invalid  6 s, 6 s left\n"
-        "  a/b        4.0 s  push 1: \\x1b[2J\n"
-        "  a/longer   0.2 s  starting"
+    """The bar, counts and times; of each running one its push against its limit, and its step."""
+    assert picture(running(), 106.0, terminal()).plain == (
+        "━━━━━━━━━━━━━───────────── 4/8  2 pass, 1 fail, 1 hang, 0 invalid  6 s, 3 s left\n"
+        "scenario    this push   in all  what it does\n"
+        "a/b       2.5 of 26 s    4.0 s  push 1  gather x\n"
+        "a/longer                 0.2 s  starting"
     )
 
 
-def test_picture_of_a_small_screen() -> None:
-    """The picture never wraps nor scrolls: it is cut to the width, and counts what has no room."""
-    progress = Progress(total=8, began=0.0)
+def test_narrow_picture() -> None:
+    """A narrow terminal keeps the end of each name, the push's time and the time left."""
+    progress = running()
+    progress.running.clear()
+    name = "session/one_failure[engine.update-nccl]"
+    progress.start(name, 102.0)
+    progress.running[name].comes_to("control run, push 1: gather embed", 105.0)
+    assert picture(progress, 106.0, terminal(width=60)).plain == (
+        "━━━━━━━━━━━━━━━━━━━━──────────────────── 4/8  6 s, 3 s left\n"
+        "2 pass, 1 fail, 1 hang, 0 invalid\n"
+        "scenario                  this push  what it does\n"
+        "…ure[engine.update-nccl]      1.0 s  control run, push 1  g…"
+    )
+
+
+@pytest.mark.parametrize("height", [1, 2, 3, 6])
+def test_picture_of_a_small_screen(height: int) -> None:
+    """The table never wraps nor scrolls: it is cut to the screen, and counts what has no room."""
+    progress = Progress(8, 0.0)
     for number in range(9):
-        progress.running[str(number)] = Running(f"session/one_failure[{number}]", 0.0)
-    lines = picture(progress, 1.0, terminal(width=30, height=6)).plain.split("\n")
-    assert len(lines) == 5
-    assert lines[-1] == "  and 6 more"
+        progress.start(f"session/one_failure[{number}]", 0.0)
+    lines = picture(progress, 1.0, terminal(width=30, height=height)).plain.split("\n")
+    assert len(lines) <= max(height - 1, 1)
     assert max(map(len, lines)) <= 30
+    if height == 6:
+        assert lines[-1] == "and 8 more"
 
 
-ETAS = [
-    # done, now_s, eta_s   (8 in total, began at 100.0)
-    (0, 110.0, None),
-    (2, 110.0, None),
-    (4, 110.0, 10.0),
-    (8, 110.0, 0.0),
-]
+def test_a_narrower_terminal() -> None:
+    """Lines that a terminal has wrapped when it became narrower are taken back before the next."""
+    console = terminal(width=100)
+    display = LiveDisplay(console, clock=lambda: 1.0)
+    display.started("session/one")
+    display.doing("session/one", "push 1: " + "y" * 60)
+    display.paint()
+    shown = Progress(0, 1.0), 1.0
+    shown[0].start("session/one", 1.0)
+    shown[0].running["session/one"].comes_to("push 1: " + "y" * 60, 1.0)
+    before = len(output(console))
+    heights = [-(-len(line) // 50) for line in picture(*shown, console).plain.split("\n")]
+    console.size = ConsoleDimensions(50, 25)
+    display.paint()
+    gone_up = output(console)[before:].count("\x1b[1A")
+    display.end()
+    assert heights == [2, 1, 2]
+    assert gone_up == 2
 
 
-@pytest.mark.parametrize(("done", "now_s", "eta_s"), ETAS)
-def test_eta(done: int, now_s: float, eta_s: float | None) -> None:
-    """The time left follows the rate so far, once there is one."""
-    progress = Progress(total=8, began=100.0, results=[FIRST] * done)
-    assert progress.eta_s(now_s) == eta_s
+TIMES = [(0.4, "0 s"), (99.4, "99 s"), (99.6, "1 min 40 s"), (3599.0, "59 min 59 s"),
+         (3600.0, "1 h 00 min"), (-1.0, "0 s")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "words"), TIMES)
+def test_in_words(seconds: float, words: str) -> None:
+    """Times are told as one reads them."""
+    assert in_words(seconds) == words
+
+
+def test_what_is_running_at_once() -> None:
+    """The time left is shared by as many as were seen running at once."""
+    assert running().left_s(106.0) == running().eta.left_s({"a/b": 4.0, "a/longer": 0.25}, 2)
 
 
 def test_quiet() -> None:

@@ -174,10 +174,12 @@ def test_doing(journal: Journal) -> None:
     """Of each process it is known what it did last, in a few words."""
     journal.add(11.0, "step", "rank:0", name="agree.start", phase="begin")
     journal.add(11.0, "gather", "rank:1", tensor="embed", phase="begin")
+    journal.add(11.0, "step", "rank:2", name="request", action="update", engine=1, phase="begin")
     journal.add(11.0, "request", "engine:0", id=1, point="engine.update", phase="begin")
     journal.add(12.0, "token", "engine:0", fingerprint="x")
     assert journal.progress.doing == {
         "rank:0": "agree.start",
         "rank:1": "gather embed",
+        "rank:2": "update of engine 1",
         "engine:0": "engine.update",
     }

@@ -11,7 +11,7 @@ import pytest
 from harness.contracts import CheckResult, EngineFinal, ScenarioResult, Verdict
 from harness.errors import UsageError
 from harness.reporting.result_file import Details, read_result, write_result
-from harness.reporting.run_folder import Asked, begin_run, end_run, read_run
+from harness.reporting.run_folder import Asked, begin_run, earlier_seconds, end_run, read_run
 
 NAMES = ("session/a", "session/b[x-1]", "c")
 
@@ -105,3 +105,13 @@ def test_a_broken_run_file(tmp_path: Path) -> None:
     write_result(result(tmp_path, "session/a"), Details())
     (tmp_path / "session/a/journal.jsonl").write_text('{"proves": "It works."}\n')
     assert [each.name for each in read_run(tmp_path).results] == ["session/a"]
+
+
+def test_an_earlier_run_tells_how_long_each_took(tmp_path: Path) -> None:
+    """Until a run begins, its folder has the times of the one before; what it lacks is left out."""
+    write_result(result(tmp_path, NAMES[0]), Details())
+    (tmp_path / NAMES[1]).mkdir(parents=True)
+    (tmp_path / NAMES[1] / "result.json").write_text("{")
+    assert earlier_seconds(tmp_path, NAMES) == {NAMES[0]: 0.75}
+    begin(tmp_path)
+    assert earlier_seconds(tmp_path, NAMES) == {}

@@ -21,6 +21,8 @@ def visible(text: str) -> str:
 
     ESC becomes ``\x1b``, NUL ``\x00``, a lone surrogate ``\udc9b``: engines print anything.
     """
+    if text.isascii() and text.isprintable():
+        return text
     return _UNSHOWABLE.sub(_spelled, text)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from reports.journal_stream import Break, Event
@@ -16,6 +17,7 @@ MAX_BREAKS = 20
 MAX_LANES = 1_000
 MAX_OPEN = 20_000  # things that have begun and not ended
 MAX_HALTS = 20
+TRIM_EVERY = 10_000  # events
 MAX_TEXT = 2_000  # characters of one foreign text
 HARNESS = "harness"
 OTHERS = "others"  # the lane of whoever comes when there are too many
@@ -33,6 +35,9 @@ class Span(NamedTuple):
     to: str = ""  # the lane that a call goes to
 
 
+_make_span = tuple.__new__  # Span's own takes twice as long, and there are hundreds of thousands
+
+
 class Mark(NamedTuple):
     """Something that happened at one moment."""
 
@@ -43,7 +48,7 @@ class Mark(NamedTuple):
 
 
 class Band(NamedTuple):
-    """A state that an engine was in: ``paused``, ``session``, ``version``."""
+    """A state: of an engine ``paused``, ``session``, ``version``; of its worker ``layers``."""
 
     lane: str
     kind: str
@@ -102,8 +107,7 @@ class Story:
 def tell(events: Iterable[Event | Break]) -> Story:
     """Return the story of a journal's events; it takes bounded memory, however many there are."""
     teller = _Teller()
-    for event in events:
-        teller.take(event)
+    teller.take(events)
     return teller.finish()
 
 
@@ -111,109 +115,136 @@ class _Teller:
     def __init__(self) -> None:
         self._story = Story()
         self._open: dict[tuple[Any, ...], tuple[str, str, str, float, str]] = {}
-        self._head: list[Span] = []
-        self._tail: deque[Span] = deque(maxlen=MAX_SPANS // 2)
-        self._num_spans = 0
+        self._spans: list[Span] = []
         self._bands: dict[tuple[str, str], tuple[str, float]] = {}
         self._lanes: set[str] = set()
         self._workers: dict[str, int] = {}
         self._served: dict[str, Served] = {}
         self._push = 0
-        self._first: float | None = None
-        self._last = 0.0
 
-    def take(self, event: Event | Break) -> None:
+    def take(self, events: Iterable[Event | Break]) -> None:
+        first, last, count = inf, 0.0, 0
+        phase, moment = self._phase, self._moment
+        for event in events:
+            if isinstance(event, Break):
+                self._break(str(event))
+                self._mark(HARNESS, "break", str(event), last)
+                continue
+            count += 1
+            if count % TRIM_EVERY == 0:
+                self._trim()
+            at = event["t"]
+            if at > last:
+                last = at
+            if at < first:
+                first = at
+            try:
+                if "phase" in event:
+                    phase(event, at)
+                else:
+                    moment(event, at)
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+                self._break(f"an event of an unknown shape: {str(event)[:200]}")
         story = self._story
-        if isinstance(event, Break):
-            story.num_breaks += 1
-            if len(story.breaks) < MAX_BREAKS:
-                story.breaks.append(str(event))
-                self._mark(HARNESS, "break", str(event), self._last)
-            return
-        story.num_events += 1
-        at = event["t"]
-        if self._first is None or at < self._first:
-            self._first = at
-        if at > self._last:
-            self._last = at
-        try:
-            if "phase" in event:
-                self._phase(event, at)
-            else:
-                self._moment(event, at)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
-            story.num_breaks += 1
-            if len(story.breaks) < MAX_BREAKS:
-                story.breaks.append(f"an event of an unknown shape: {str(event)[:200]}")
+        story.num_events, story.begin, story.end = count, first if count else 0.0, last
+
+    def _break(self, what: str) -> None:
+        self._story.num_breaks += 1
+        if len(self._story.breaks) < MAX_BREAKS:
+            self._story.breaks.append(what)
 
     # ---- what takes time ----
 
     def _phase(self, event: Event, at: float) -> None:
-        kind, who = event["event"], self._place(event["who"])
-        lane, name, key, to = who, kind, None, ""
+        kind, who = event["event"], event["who"]
+        part = None
+        if kind == "gather":
+            name = event["tensor"]
+        elif kind == "request":
+            name = event["id"]
+        elif kind == "step":
+            name = event["name"]
+            if name == "request":
+                part = (event["engine"], event["action"])
+        elif kind == "data_plane":
+            name, part = event["op"], (event["seq"], event.get("rank"))
+        elif kind == "command":
+            name = event["command"]
+        else:
+            name = event.get("number")
+        where = (who, kind, name, part)  # what tells it from all else that is open
+        open_ = self._open
+        if event["phase"] == "begin":
+            if kind == "command" and name == "connect":  # a rank's first command
+                self._end_of_process(self._place(who), at)
+            if (before := open_.pop(where, None)) is not None:
+                self._cut(before, at)
+            lane, kind, name, to = self._named(event)
+            if len(open_) < MAX_OPEN:
+                open_[where] = (lane, kind, name, at, to)
+            return
+        begun = open_.pop(where, None)
+        if begun is None:
+            lane, kind, name, to = self._named(event)
+            begin = at
+        else:
+            lane, kind, name, begin, to = begun
+        status = ""
+        if kind in ("request", "load"):
+            if (answer := event["status"]) != 200:
+                status = "no answer" if answer is None else str(answer)[:20]
+        elif event.get("ok") is False:
+            status = "failed"
+        self._spans.append(_make_span(Span, (lane, kind, name, begin, at, status, to)))
+        if kind == "request":
+            self._state(lane, name, status, at)
+
+    def _named(self, event: Event) -> tuple[str, str, str, str]:
+        """Return the lane, kind and name of what takes time, and the lane that it goes to."""
+        kind, lane = event["event"], self._place(event["who"])
+        name, to = kind, ""
         if kind == "step":
             name = event["name"]
             if name == "request":
                 kind, name, to = "call", event["action"], f"engine:{event['engine']}"
-                key = event["engine"]
         elif kind == "gather":
             name = event["tensor"]
         elif kind == "request":
-            key = event["id"]
             name = event["point"].removeprefix("engine.")
             if event.get("session") == "draft":
                 name += " (draft)"
             if event.get("load"):
                 kind = "load"
         elif kind == "data_plane":
-            kind, name, key = "data", event["op"], event["seq"]
-            lane = self._worker_lane(who, event)
+            kind, name = "data", event["op"]
+            lane = self._worker_lane(lane, event)
+            self._lanes.add(lane)
         elif kind == "command":
             name = event["command"]
-            if name == "connect" and event["phase"] == "begin":  # a rank's first command
-                self._end_of_process(who, at)
         elif kind == "push":
             self._push = int(event["number"])
             name = f"push {self._push}"
         elif kind != "barrier":  # of a later version: shown, under its name
             kind = "step"
-        name = name[:MAX_TEXT]
-        self._lanes.add(lane)
-        where = (lane, kind, name, key)
-        if event["phase"] == "begin":
-            if (before := self._open.pop(where, None)) is not None:
-                self._cut(kind, before, at)
-            if len(self._open) < MAX_OPEN:
-                self._open[where] = (lane, kind, name, at, to)
-            return
-        begun = self._open.pop(where, None)
-        status = self._status(event)
-        self._keep(Span(lane, kind, name, at if begun is None else begun[3], at, status, to))
-        if kind == "request":
-            self._state(lane, name, status, at)
+        if type(name) is not str:
+            raise TypeError("a name is no text")
+        return lane, kind, name[:MAX_TEXT], to
 
-    def _cut(self, kind: str, begun: tuple[str, str, str, float, str], at: float) -> None:
+    def _cut(self, begun: tuple[str, str, str, float, str], at: float) -> None:
         """Keep a span whose like begins before it ended: a push begins again after its connect."""
-        lane, _, name, begin, to = begun
+        lane, kind, name, begin, to = begun
         if kind == "push":
-            self._keep(Span(lane, kind, f"connect before {name}", begin, at, ""))
+            self._spans.append(Span(lane, kind, f"connect before {name}", begin, at, ""))
         else:
-            self._keep(Span(lane, kind, name, begin, None, "no answer", to))
+            self._spans.append(Span(lane, kind, name, begin, None, "no answer", to))
 
     def _place(self, who: str) -> str:
         """Return the lane of a process: its own, as long as there are not too many."""
         if who not in self._lanes:
             if len(self._lanes) >= MAX_LANES:
-                return OTHERS
+                who = OTHERS
             self._lanes.add(who)
         return who
-
-    @staticmethod
-    def _status(event: Event) -> str:
-        if event["event"] == "request":
-            status = event["status"]
-            return "" if status == 200 else "no answer" if status is None else str(status)[:20]
-        return "failed" if event.get("ok") is False else ""
 
     def _worker_lane(self, who: str, event: Event) -> str:
         """Return the lane of the worker that a data plane's rank stands for."""
@@ -223,12 +254,12 @@ class _Teller:
         worker = (event["rank"] - 1) % self._workers.get(who, 1)
         return f"{who}/worker:{worker}" if index else who
 
-    def _keep(self, span: Span) -> None:
-        self._num_spans += 1
-        if len(self._head) < MAX_SPANS // 2:
-            self._head.append(span)
-        else:
-            self._tail.append(span)
+    def _trim(self) -> None:
+        """Leave out spans in the middle where there are too many."""
+        surplus = len(self._spans) - MAX_SPANS
+        if surplus > 0:
+            del self._spans[MAX_SPANS // 2 : MAX_SPANS // 2 + surplus]
+            self._story.num_left_out += surplus
 
     # ---- what an engine is in ----
 
@@ -254,6 +285,18 @@ class _Teller:
         if begun is not None and len(self._story.bands) < MAX_MARKS:
             self._story.bands.append(Band(lane, kind, begun[0], begun[1], at))
 
+    def _layers(self, who: str, event: Event, at: float) -> None:
+        """Note which layers of a worker are on meta; nothing is said of one that has its own."""
+        lane = self._place(f"{who}/worker:{int(event['worker'])}")
+        words = [
+            f"{'' if model == 'target' else f'{model}: '}{_on_meta(*counts)}"
+            for model, counts in event["on_meta"].items()
+        ]
+        if words:
+            self._enter(lane, "layers", ", ".join(words)[:MAX_TEXT], at)
+        else:
+            self._leave(lane, "layers", at)
+
     # ---- moments ----
 
     def _moment(self, event: Event, at: float) -> None:
@@ -268,10 +311,10 @@ class _Teller:
             case "version":
                 self._enter(who, "version", str(event["version"])[:MAX_TEXT], at)
                 self._mark(who, kind, f"serves version {event['version']}", at)
+            case "layers":
+                self._layers(who, event, at)
             case "started":
                 self._workers[who] = max(int(event["workers"]), 1)
-                for name in ("paused", "session", "version"):
-                    self._leave(who, name, at)
                 self._end_of_process(who, at)
                 self._enter(who, "version", "default", at)
                 self._mark(who, kind, "started", at)
@@ -296,7 +339,9 @@ class _Teller:
         """End what a process was in: another one has its name now."""
         for where in [key for key in self._open if key[0].partition("/")[0] == who]:
             lane, kind, name, begin, to = self._open.pop(where)
-            self._keep(Span(lane, kind, name, begin, at, "cut off", to))
+            self._spans.append(Span(lane, kind, name, begin, at, "cut off", to))
+        for lane, kind in [key for key in self._bands if key[0].partition("/")[0] == who]:
+            self._leave(lane, kind, at)
 
     def _token(self, event: Event, who: str, at: float) -> None:
         version, weights = str(event["version"])[:MAX_TEXT], str(event["fingerprint"])[:100]
@@ -317,21 +362,23 @@ class _Teller:
         """Return the story; what is open now never ended."""
         story = self._story
         for lane, kind, name, begin, to in self._open.values():
-            self._keep(Span(lane, kind, name, begin, None, "no answer", to))
+            self._spans.append(Span(lane, kind, name, begin, None, "no answer", to))
         for lane, kind in list(self._bands):
             self._leave(lane, kind, None)
-        story.spans = sorted([*self._head, *self._tail], key=_by_begin)
+        self._trim()
+        story.spans = sorted(self._spans, key=itemgetter(3))  # its begin
         story.marks.sort(key=lambda mark: mark.at)
-        story.num_left_out = self._num_spans - len(story.spans)
-        story.begin, story.end = self._first or 0.0, self._last
         story.lanes = sorted(
             self._lanes | {served.lane for served in story.served}, key=_lane_order
         )
         return story
 
 
-def _by_begin(span: Span) -> float:
-    return span.begin
+def _on_meta(count: int, num_layers: int) -> str:
+    """Say how many layers are on meta; buffers stay there until the finish."""
+    if count:
+        return f"{count} of {num_layers} layers on meta"
+    return "every layer loaded, buffers on meta"
 
 
 def _lane_order(lane: str) -> tuple[int, int, int, str]:

@@ -36,6 +36,7 @@ def tell_scenario(run: Run, stories: Stories) -> Iterator[str]:
             yield f"  {key}: {_line(value)}"
         yield ""
         yield from _events(story)
+        yield from _states(story)
         yield from _difference(run, result, details, story, stories)
         yield from _attempts(story, details)
         yield from _engines(result, details, story)
@@ -49,6 +50,7 @@ def _unfinished(each: Unfinished, story: Story) -> Iterator[str]:
     yield f"  proves: {_line(each.proves or story.proves)}"
     yield ""
     yield from _events(story)
+    yield from _states(story)
     yield "not ended when the journal stops:"
     for span in story.spans:
         if span.end is None and span.kind != "load":
@@ -74,6 +76,22 @@ def _events(story: Story) -> Iterator[str]:
         yield f"  and {len(found) - MAX_EVENTS} more"
     for said in story.breaks:
         yield f"  {_line(said)}"
+    yield ""
+
+
+def _states(story: Story) -> Iterator[str]:
+    """Yield what every engine and worker was in, and from when to when."""
+    if not story.bands:
+        return
+    yield "states (from, to)"
+    place = {lane: number for number, lane in enumerate(story.lanes)}
+    for band in sorted(story.bands, key=lambda each: (place[each.lane], each.begin))[:MAX_EVENTS]:
+        begin = f"{band.begin - story.begin:8.3f}"
+        end = "the end" if band.end is None else f"{band.end - story.begin:.3f}"
+        label = f'serves version "{band.label}"' if band.kind == "version" else band.label
+        yield f"  {begin} {end:>8}  {visible(band.lane):<18} {_line(label)}"
+    if len(story.bands) > MAX_EVENTS:
+        yield f"  and {len(story.bands) - MAX_EVENTS} more"
     yield ""
 
 

@@ -20,7 +20,8 @@ from reports.phrases import visible
 from reports.stories import Stories
 from reports.story import HARNESS, Span, Story
 
-_quote = json.encoder.encode_basestring_ascii  # JSON of a string, at a third of dumps' cost
+# JSON of a string, at a third of dumps' cost, and in UTF-8: Perfetto leaves \u escapes as they are.
+_quote = json.encoder.encode_basestring
 # Kind -> name of its threads, in the order in which they are shown.
 THREADS = {
     "push": "pushes",
@@ -33,6 +34,7 @@ THREADS = {
     "request": "requests",
     "load": "load",
 }
+PAIRED = ("call", "request")
 BANDS = ("version", "paused", "session")
 ORDER = (*dict.fromkeys(THREADS.values()), *BANDS)
 
@@ -40,7 +42,7 @@ ORDER = (*dict.fromkeys(THREADS.values()), *BANDS)
 def write(run: Run, stories: Stories, out_dir: Path) -> Path:
     """Write ``trace.json`` into ``out_dir``, which is made if needed, and return its path.
 
-    Times are microseconds since the first event of the run.
+    Times are whole microseconds since the first event of the run: rounded, slices still nest.
 
     Raises:
         OSError: ``out_dir`` is not writable.
@@ -52,14 +54,17 @@ def write(run: Run, stories: Stories, out_dir: Path) -> Path:
     found = [(name, stories.of(journal)) for name, journal in journals]
     found = [(name, story) for name, story in found if story.num_events]
     zero = min((story.begin for _, story in found), default=0.0)
-    with path.open("w", encoding="ascii") as file:
+    with path.open("w", encoding="utf-8") as file:
         _write(file, run, sorted(found, key=lambda each: each[1].begin), zero)
     return path
 
 
 def _write(file: TextIO, run: Run, found: list[tuple[str, Story]], zero: float) -> None:
-    versions = {visible(key): visible(value) for key, value in run.info.versions.items()}
-    file.write('{"displayTimeUnit":"ms","otherData":' + json.dumps(versions) + ',"traceEvents":[\n')
+    versions = ",".join(
+        f"{_quote(visible(key))}:{_quote(visible(value))}"
+        for key, value in run.info.versions.items()
+    )
+    file.write(f'{{"displayTimeUnit":"ms","otherData":{{{versions}}},"traceEvents":[\n')
     separator, pid, flow = "", 0, 0
     for name, story in found:
         lines, pid, flow = _events(name, story, zero, pid, flow)
@@ -78,41 +83,47 @@ def _events(
     place = {lane: (pids[_head(lane)], lane.partition("/worker:")[2]) for lane in story.lanes}
     threads, quoted = _Threads(), _Quoted()
     lines, placed = [], []
+    of_kind: dict[tuple[str, str], _Rows] = {}
     for span in story.spans:
         lane, kind, what, begin, end, status, _ = span
-        pid, worker = place[lane]
+        if (rows := of_kind.get((lane, kind))) is None:
+            pid, worker = place[lane]
+            rows = threads.rows(pid, f"worker {worker}" if worker else THREADS[kind])
+            of_kind[lane, kind] = rows
         until = story.end if end is None else end
-        thread = f"worker {worker}" if worker else THREADS[kind]
-        tid = threads.number(pid, thread, begin, until)
-        placed.append((span, pid, tid))
+        tid = rows.number(begin, until)
+        if kind in PAIRED:
+            placed.append((span, rows.pid, tid))
         details = f',"args":{{"status":{quoted[status]}}}' if status else ""
+        at = int((begin - zero) * 1e6 + 0.5)
         lines.append(
-            f'{{"ph":"X","cat":"{kind}","name":{quoted[what]},"ts":{(begin - zero) * 1e6:.1f},'
-            f'"dur":{(until - begin) * 1e6:.1f},"pid":{pid},"tid":{tid}{details}}}'
+            f'{{"ph":"X","cat":"{kind}","name":{quoted[what]},"ts":{at},'
+            f'"dur":{int((until - zero) * 1e6 + 0.5) - at},"pid":{rows.pid},"tid":{tid}{details}}}'
         )
     for band in story.bands:
-        pid = place[band.lane][0]
+        pid, worker = place[band.lane]
         until = story.end if band.end is None else band.end
-        tid = threads.number(pid, band.kind, band.begin, until)
+        thread = f"{band.kind} of worker {worker}" if worker else band.kind
+        tid = threads.rows(pid, thread).number(band.begin, until)
+        at = int((band.begin - zero) * 1e6 + 0.5)
         lines.append(
-            f'{{"ph":"X","cat":"state","name":{quoted[band.label]},'
-            f'"ts":{(band.begin - zero) * 1e6:.1f},"dur":{(until - band.begin) * 1e6:.1f},'
-            f'"pid":{pid},"tid":{tid}}}'
+            f'{{"ph":"X","cat":"state","name":{quoted[band.label]},"ts":{at},'
+            f'"dur":{int((until - zero) * 1e6 + 0.5) - at},"pid":{pid},"tid":{tid}}}'
         )
     for mark in story.marks:
         pid = place[mark.lane][0]
-        tid = threads.number(pid, "main", mark.at, mark.at)
+        tid = threads.rows(pid, "main").number(mark.at, mark.at)
         lines.append(
             f'{{"ph":"i","s":"p","cat":{quoted[mark.kind]},'
             f'"name":{quoted[f"{mark.kind}: {mark.text}"]},'
-            f'"ts":{max(mark.at - zero, 0.0) * 1e6:.1f},"pid":{pid},"tid":{tid}}}'
+            f'"ts":{int(max(mark.at - zero, 0.0) * 1e6 + 0.5)},"pid":{pid},"tid":{tid}}}'
         )
     for call, request in _pairs(placed):
         flow += 1
         for phase, (span, pid, tid) in (('"s"', call), ('"f","bp":"e"', request)):
             lines.append(
                 f'{{"ph":{phase},"id":{flow},"cat":"call","name":"call",'
-                f'"ts":{(span.begin - zero) * 1e6:.1f},"pid":{pid},"tid":{tid}}}'
+                f'"ts":{int((span.begin - zero) * 1e6 + 0.5)},"pid":{pid},"tid":{tid}}}'
             )
     return [*_names(name, pids, threads), *lines], last_pid + len(pids), flow
 
@@ -129,27 +140,47 @@ class _Quoted(dict[str, str]):
         return found
 
 
+class _Rows:
+    """The threads of one kind of one process: as many as keep its slices apart.
+
+    Attributes:
+        ends: of each thread's last slice; those of the threads that follow ``first``.
+    """
+
+    def __init__(self, pid: int, first: int) -> None:
+        self.pid = pid
+        self.first = first
+        self.ends: list[float] = []
+
+    def number(self, begin: float, end: float) -> int:
+        """Return the thread for a slice; slices come in order of their begin."""
+        for row, last in enumerate(self.ends):
+            if last <= begin:
+                self.ends[row] = end
+                return self.first + row
+        self.ends.append(end)
+        return self.first + len(self.ends) - 1
+
+
 class _Threads:
-    """Thread ids: one or several a kind, so that no two slices of a thread overlap."""
+    """The threads of all processes of one story."""
 
     def __init__(self) -> None:
-        self._ends: dict[tuple[int, str], tuple[int, list[float]]] = {}
-        self.used: dict[tuple[int, int], str] = {}
+        self._rows: dict[tuple[int, str], _Rows] = {}
 
-    def number(self, pid: int, kind: str, begin: float, end: float) -> int:
-        """Return the thread for a slice of a kind; slices come in order of their begin."""
-        if (pid, kind) not in self._ends:
-            place = ORDER.index(kind) if kind in ORDER else len(ORDER) + len(self._ends)
-            self._ends[pid, kind] = (1 + place * 1000, [])
-        first, ends = self._ends[pid, kind]
-        for row, last in enumerate(ends):
-            if last <= begin:
-                ends[row] = end
-                return first + row
-        ends.append(end)
-        tid = first + len(ends) - 1
-        self.used[pid, tid] = kind if len(ends) == 1 else f"{kind} ({len(ends)})"
-        return tid
+    def rows(self, pid: int, kind: str) -> _Rows:
+        """Return the threads of a kind."""
+        if (rows := self._rows.get((pid, kind))) is None:
+            place = ORDER.index(kind) if kind in ORDER else len(ORDER) + len(self._rows)
+            rows = self._rows[pid, kind] = _Rows(pid, 1 + place * 1000)
+        return rows
+
+    @property
+    def names(self) -> Iterator[tuple[int, int, str]]:
+        """Process, thread, name of each thread."""
+        for (pid, kind), rows in self._rows.items():
+            for row in range(len(rows.ends)):
+                yield pid, rows.first + row, kind if row == 0 else f"{kind} ({row + 1})"
 
 
 _Placed = tuple[Span, int, int]
@@ -177,7 +208,7 @@ def _names(name: str, pids: dict[str, int], threads: _Threads) -> Iterator[str]:
         shown = visible(f"{name} · {head.replace(':', ' ')}")
         yield _metadata("process_name", pid, 0, f'"name":{_quote(shown)}')
         yield _metadata("process_sort_index", pid, 0, f'"sort_index":{pid}')
-    for (pid, tid), kind in threads.used.items():
+    for pid, tid, kind in threads.names:
         yield _metadata("thread_name", pid, tid, f'"name":{_quote(kind)}')
         yield _metadata("thread_sort_index", pid, tid, f'"sort_index":{tid}')
 

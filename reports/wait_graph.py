@@ -21,7 +21,8 @@ def graph_of(halt: Mapping[str, Any]) -> dict[str, Any]:
         ``{"sentence", "nodes": [{"id", "who", "members", "at", "detail", "until"}],
         "edges": [[id, id]]}``.
     """
-    rows = [row for row in halt.get("table", ()) if isinstance(row, Mapping)]
+    table = halt.get("table")
+    rows = [row for row in table if isinstance(row, Mapping)] if isinstance(table, list) else []
     groups: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         alike = tuple(str(row.get(k, "-")) for k in ("at", "shape", "tensor", "waits_for", "until"))

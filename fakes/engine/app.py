@@ -98,6 +98,7 @@ def build_engine(
             backend=config.backend,
             profile=profile,
             injector=injector,
+            record=record,
         )
         for rank in range(config.workers)
     ]

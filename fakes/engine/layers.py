@@ -218,6 +218,14 @@ class Model:
         return not self._has_buffers or any(layer.weight.is_meta for layer in self.layers)
 
     @property
+    def num_on_meta(self) -> int:
+        """Number of layers without storage; none does not mean that the model has all of its own.
+
+        See `is_meta`.
+        """
+        return sum(layer.weight.is_meta for layer in self.layers)
+
+    @property
     def armed(self) -> list[str]:
         """Names of the layers that wait for weights, in model order."""
         return [layer.name for layer in self.layers if layer.armed]

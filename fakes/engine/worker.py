@@ -15,7 +15,7 @@ from fakes.data_plane.payloads import DEFAULT_BUFFER_BYTES
 from fakes.data_plane.receivers import WorkerTransfer
 from fakes.engine.layers import Model
 from fakes.engine.profiles import Profile
-from harness.contracts import Injector
+from harness.contracts import Injector, Recorder, no_record
 
 NOT_CONFIGURED = (
     "Weight transfer not configured. Please set weight_transfer_config to enable weight transfer."
@@ -35,6 +35,9 @@ class Worker:
 
     Every method named in `RPCS` is run by the worker's own thread only; the attributes may be read
     by any thread.
+
+    Args:
+        record: journal of the layers that are on the meta device.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Worker:
         backend: str | None,
         profile: Profile,
         injector: Injector,
+        record: Recorder = no_record,
     ) -> None:
         self.rank = rank
         self.model, self.draft = model, draft
@@ -59,6 +63,8 @@ class Worker:
         self._backend = backend
         self._bytes_per_load = _bytes_per_load(backend, {})
         self._target = model
+        self._record = record
+        self._on_meta: dict[str, tuple[int, int]] = {}  # as it was recorded last
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -77,7 +83,25 @@ class Worker:
         """
         if method not in RPCS:
             raise AttributeError(f"'Worker' object has no attribute {method!r}")
-        return RPCS[method](self, *args, **kwargs)
+        try:
+            return RPCS[method](self, *args, **kwargs)
+        finally:
+            self._tell_layers()
+
+    def _tell_layers(self) -> None:
+        """Record how many layers of each model are on meta, and of how many, if that has changed.
+
+        A model that is not named has its weights; one with none on meta waits for the finish.
+        """
+        names = ("target", "draft")
+        on_meta = {
+            name: (model.num_on_meta, len(model.layers))
+            for name, model in zip(names, self.models, strict=False)
+            if model.is_meta
+        }
+        if on_meta != self._on_meta:
+            self._on_meta = on_meta
+            self._record("layers", worker=self.rank, on_meta=on_meta)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         transfer = self._require_transfer()

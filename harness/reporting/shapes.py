@@ -23,11 +23,14 @@ def of(*kinds: type) -> Shape:
     return check
 
 
+_LIST, _DICT = of(list), of(dict)
+
+
 def each(shape: Shape) -> Shape:
     """Take a list of such values."""
 
     def check(value: Any, where: str) -> None:
-        of(list)(value, where)
+        _LIST(value, where)
         for number, item in enumerate(value):
             shape(item, f"{where}[{number}]")
 
@@ -38,7 +41,7 @@ def mapping(shape: Shape) -> Shape:
     """Take an object whose every value is such."""
 
     def check(value: Any, where: str) -> None:
-        of(dict)(value, where)
+        _DICT(value, where)
         for key, item in value.items():
             shape(item, f"{where}.{key}")
 
@@ -49,7 +52,7 @@ def fields(**known: Shape) -> Shape:
     """Take an object in which these fields, where they are there, are such; others are not seen."""
 
     def check(value: Any, where: str) -> None:
-        of(dict)(value, where)
+        _DICT(value, where)
         for key, shape in known.items():
             if key in value:
                 shape(value[key], f"{where}.{key}")

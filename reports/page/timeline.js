@@ -1,7 +1,6 @@
 // A timeline: a lane per rank, engine and worker; drawn again at each zoom, what is in view only.
 "use strict";
 
-const BANDS = { version: 0, paused: 1, session: 2 };
 const FILTERS = [
   ["collective", "collectives"], ["call", "calls"], ["request", "requests"], ["data", "data plane"],
   ["step", "steps"], ["load", "load"],
@@ -117,8 +116,8 @@ class Timeline {
         : (worker ? `\u00a0\u00a0worker ${each.name.split("/worker:")[1]}` : lane(each.name));
       this.svg.append("text").attr("class", worker ? "worker-label" : "lane-label").attr("x", 6)
         .attr("y", y + PAD + 11).text(words.slice(0, narrow ? 12 : 22));
-      if (!narrow && each.bands) {
-        for (const [kind, row] of Object.entries(BANDS)) {
+      if (!narrow) {
+        for (const [row, kind] of each.bands.entries()) {
           this.svg.append("text").attr("class", "worker-label").attr("x", this.left - 6).attr("text-anchor", "end")
             .style("font-size", "8px").attr("y", y + PAD + each.rows * ROW + row * BAND + 6).text(kind);
         }
@@ -129,15 +128,17 @@ class Timeline {
   drawBands(plot) {
     for (const [index, kind, label, begin, end] of this.story.bands) {
       const each = this.byIndex.get(index);
-      if (!each || !(kind in BANDS)) continue;
+      const row = each ? each.bands.indexOf(kind) : -1;
+      if (row < 0) continue;
       const x0 = this.x(begin), x1 = this.x(end < 0 ? this.story.end : end);
       if (x1 < this.left || x0 > this.width) continue;
-      const y = each.y + TOP + PAD + each.rows * ROW + BANDS[kind] * BAND;
+      const y = each.y + TOP + PAD + each.rows * ROW + row * BAND;
       const from = Math.max(x0, this.left);
       plot.append("rect").attr("x", x0).attr("y", y).attr("width", Math.max(x1 - x0, 1)).attr("height", BAND - 1)
         .attr("fill", `var(--${kind})`).attr("rx", 1)
-        .append("title").text(`${kind === "version" ? `serves version ${label}` : kind === "session" ? `${label}, layers on meta until they are loaded` : label}: ${milliseconds(begin)} to ${end < 0 ? "the end" : milliseconds(end)}`);
-      if (kind === "version" && Math.min(x1, this.width) - from > 26) {
+        .append("title").text(`${kind === "version" ? `serves version ${label}` : label}: ${milliseconds(begin)} to ${end < 0 ? "the end" : milliseconds(end)}`);
+      const room = Math.min(x1, this.width) - from;
+      if (kind === "version" ? room > 26 : kind === "layers" && room > label.length * 4) {
         plot.append("text").attr("x", from + 3).attr("y", y + 6).style("font-size", "7px").text(label.slice(0, 24));
       }
     }

@@ -3,6 +3,7 @@
 
 const KINDS = ["push", "command", "step", "call", "gather", "barrier", "data", "request", "load"];
 const COLLECTIVES = new Set(["gather", "barrier"]);
+const BANDS = { engine: ["version", "paused", "session"], worker: ["layers"] };
 const ROW = 14, BAND = 7, PAD = 5, MAX_ROWS = 6;
 
 function spansOf(story) {
@@ -58,9 +59,9 @@ function layOut(story, spans, shown) {
     if (!rows && !banded.has(each.index) && !marked.has(each.index)) continue;
     each.first = [0, counts[0], counts[0] + counts[1]];
     each.rows = Math.max(rows, 1);
-    each.bands = banded.has(each.index);
+    each.bands = banded.has(each.index) ? BANDS[each.name.includes("/worker:") ? "worker" : "engine"] : [];
     each.y = y;
-    each.height = PAD * 2 + each.rows * ROW + (each.bands ? BAND * 3 : 0);
+    each.height = PAD * 2 + each.rows * ROW + each.bands.length * BAND;
     y += each.height;
     used.push(each);
   }

@@ -71,4 +71,4 @@ def test_every_report_is_written(seed: int, tmp_path: Path) -> None:
     path.write_text(json.dumps(mutated(json.loads(path.read_text()), chance, odds)))
     written = write_reports(read_run(tmp_path), tmp_path / "out")
     assert len(written) == len(REPORTS)
-    json.loads((tmp_path / "out/trace.json").read_text("ascii"))
+    json.loads((tmp_path / "out/trace.json").read_text("utf-8"))

@@ -61,7 +61,7 @@ def test_report_of_some(run: Path, tmp_path: Path) -> None:
     into = tmp_path / "else"
     assert main(["report", str(run), "--format", "trace", "-k", "late", "--into", str(into)]) == 0
     assert [path.name for path in into.iterdir()] == ["trace.json"]
-    events = json.loads((into / "trace.json").read_text("ascii"))["traceEvents"]
+    events = json.loads((into / "trace.json").read_text("utf-8"))["traceEvents"]
     names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
     assert names
     assert all(name.startswith("late/b") for name in names)

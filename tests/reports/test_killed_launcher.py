@@ -52,7 +52,7 @@ def test_random_moments(tmp_path: Path) -> None:
         assert sorted([*named, *found["not_run"]]) == sorted(asked)
         suite = ElementTree.parse(out_dir / "junit.xml").getroot()
         assert suite.get("errors") == str(len(found["unfinished"]))
-        json.loads((out_dir / "trace.json").read_text("ascii"))
+        json.loads((out_dir / "trace.json").read_text("utf-8"))
         assert len(list(out_dir.glob("*.*"))) == len(REPORTS) + 1  # and run.json
         unfinished += len(found["unfinished"])
     assert unfinished

@@ -33,8 +33,10 @@ def test_spans() -> None:
 
 
 def test_states() -> None:
-    """Bands say when an engine was paused, had a session open, and served a version."""
+    """Bands say when an engine was paused, had a session open, served a version, was on meta."""
     assert tell(EVENTS).bands == [
+        Band("engine:0/worker:1", "layers", "3 of 3 layers on meta", 10.44, 11.09),
+        Band("engine:0/worker:1", "layers", "every layer loaded, buffers on meta", 11.09, 11.19),
         Band("engine:0", "session", "session open", 10.45, 11.2),
         Band("engine:0", "version", "default", 10.1, 11.45),
         Band("engine:0", "paused", "paused", 10.35, 11.7),
@@ -71,6 +73,25 @@ def test_a_restart_cuts_off() -> None:
     assert ended["command", "connect"] == (None, "no answer")
 
 
+def test_a_restart_ends_states() -> None:
+    """A new engine is neither paused nor in a session, and its workers have their layers."""
+    on_meta = {"target": [2, 3], "draft": [1, 1]}
+    events = [
+        event(1.0, "engine:0", "started", workers=2),
+        *request(1.1, 1.2, "engine:0", "start (draft)", 200),
+        event(1.2, "engine:0", "layers", worker=0, on_meta=on_meta),
+        event(1.2, "engine:1", "layers", worker=0, on_meta={"target": [3, 3]}),
+        event(2.0, "engine:0", "started", workers=2),
+    ]
+    assert {(band.kind, band.label, band.end) for band in tell(events).bands} == {
+        ("version", "default", 2.0),
+        ("session", "session open (draft)", 2.0),
+        ("layers", "2 of 3 layers on meta, draft: 1 of 1 layers on meta", 2.0),
+        ("layers", "3 of 3 layers on meta", None),
+        ("version", "default", None),
+    }
+
+
 def test_a_connect_is_told_apart_from_its_push() -> None:
     """The harness begins a push twice where a connect comes before it."""
     events = [event(at, "harness", "push", number=1, phase=phase)
@@ -93,14 +114,16 @@ def test_strange_events_are_breaks() -> None:
     events = [
         event(1.0, "rank:0", "step", phase="begin"),
         event(1.0, "rank:0", "step", name=["a"], phase="begin"),
+        event(1.0, "rank:0", "gather", tensor=["a"], phase="end"),
         event(1.0, "engine:0", "fault", at="x", label="y", where=None),
         event(1.0, "engine:0", "started", workers="many"),
+        event(1.0, "engine:0", "layers", worker=0, on_meta=[1]),
         event(1.0, "harness", "push", number=None, phase="begin"),
         Break(7, "oops"),
         *span(1.0, 2.0, "rank:0", "barrier"),
     ]
     story = tell(events)
-    assert story.num_breaks == 6
+    assert story.num_breaks == 8
     assert story.breaks[-1] == "the journal is broken at byte 7: oops"
     assert [s.kind for s in story.spans] == ["barrier"]
 

@@ -25,7 +25,7 @@ METADATA = {"process_name", "process_sort_index", "thread_name", "thread_sort_in
 
 
 def read(run: Run, out_dir: Path) -> list[dict[str, Any]]:
-    document = json.loads(trace.write(run, Stories(), out_dir).read_text("ascii"))
+    document = json.loads(trace.write(run, Stories(), out_dir).read_text("utf-8"))
     assert set(document) == {"displayTimeUnit", "otherData", "traceEvents"}
     assert document["displayTimeUnit"] in ("ms", "ns")
     events: list[dict[str, Any]] = document["traceEvents"]
@@ -74,8 +74,14 @@ def test_a_story(tmp_path: Path) -> None:
     (start, finish) = [e for e in events if e["ph"] in "sf"]
     assert (start["ts"], finish["ts"]) == (630000.0, 640000.0)
     assert {e["name"] for e in events if e.get("cat") == "state"} == {
-        "default", "1", "paused", "session open",
+        "default", "1", "paused", "session open", "3 of 3 layers on meta",
+        "every layer loaded, buffers on meta",
     }  # fmt: skip
+    (on_meta,) = [e for e in events if e["name"] == "3 of 3 layers on meta"]
+    assert {
+        "ph": "M", "name": "thread_name", "pid": on_meta["pid"], "tid": on_meta["tid"],
+        "args": {"name": "layers of worker 1"},
+    } in events  # fmt: skip
     assert "fault: engine.update answers 500" in {e["name"] for e in events if e["ph"] == "i"}
     (refused,) = [e for e in events if e["ph"] == "X" and e.get("args") == {"status": "500"}]
     assert (refused["name"], refused["cat"], refused["dur"]) == ("update", "request", 40000.0)

@@ -57,4 +57,5 @@ def test_lists_and_the_engines() -> None:
 def test_nonsense_is_no_graph() -> None:
     """A table that is none, and a range without an end, draw nothing and raise nothing."""
     assert graph_of({"table": [1, "x"]})["nodes"] == []
+    assert graph_of({"table": -1})["nodes"] == []
     assert graph_of({"table": [row("rank 0", "a", "ranks 0-99999999999")]})["edges"] == [[0, 0]]

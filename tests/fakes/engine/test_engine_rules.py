@@ -170,6 +170,27 @@ def test_tokens_are_journalled(tmp_path: Path) -> None:
     _tell(story, tmp_path, workers=2, record=record)
 
 
+def test_layers_on_meta_are_journalled(tmp_path: Path) -> None:
+    """Each worker tells when its layers go to meta, come back, and wait for the finish; once."""
+    events: dict[int, list[Any]] = {0: [], 1: []}
+
+    def record(event: str, /, **fields: Any) -> None:
+        if event == "layers":
+            events[fields["worker"]].append(fields["on_meta"])
+
+    async def story(engine: Engine, fake: FakeUnderTest) -> None:
+        count = len(engine.core.executor.workers[0].model.layers)
+        draft = len(engine.core.executor.workers[0].models[1].layers)
+        await converse(fake, [START])
+        assert (await fake.update(1)).status_code == 200
+        await converse(fake, [FINISH, DRAFT, FINISH])
+        target = [{"target": (count, count)}, {"target": (0, count)}, {}]
+        assert events[1] == [*target, {"draft": (draft, draft)}, {}]
+        assert events[0] == events[1]
+
+    _tell(story, tmp_path, workers=2, draft=True, record=record)
+
+
 def test_a_kept_completion_spans_versions(tmp_path: Path) -> None:
     """A completion frozen during a push ends with tokens of the new weights."""
     fingerprints: list[str] = []

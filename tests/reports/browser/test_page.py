@@ -110,6 +110,23 @@ def test_a_hang(report: Path, open_page: Open) -> None:
     assert "first difference" in page.locator(".timeline").first.inner_text()
 
 
+def test_states(report: Path, open_page: Open) -> None:
+    """Bands say of an engine what it serves, and of its worker which layers are on meta."""
+    page = open_page(report)
+    go_to(page, HANGING.name)
+    titles = page.locator(".timeline").first.locator("rect title").all_text_contents()
+    for band in (
+        "serves version default: 100.0 ms to 1.45 s",
+        "paused: 350.0 ms to 1.70 s",
+        "session open: 450.0 ms to 1.20 s",
+        "3 of 3 layers on meta: 440.0 ms to 1.09 s",
+        "every layer loaded, buffers on meta: 1.09 s to 1.19 s",
+    ):
+        assert band in titles
+    labels = page.locator(".timeline").first.locator("text.worker-label").all_text_contents()
+    assert labels[-2:] == ["\u00a0\u00a0worker 1", "layers"]
+
+
 def test_keyboard_walk(report: Path, open_page: Open) -> None:
     """Everything is reached without a mouse: skip link, scenarios, timeline, filter, overview."""
     page = open_page(report)

@@ -166,6 +166,7 @@ def _overview(run: Run, rows: list[Row]) -> dict[str, Any]:
         "counts": counts,
         "glyphs": GLYPHS,
         "notes": list(_notes(run)),
+        "not_run": ", ".join(map(visible, run.not_run)),
         "worst": bad[:MAX_CARDS],
         "num_more": max(len(bad) - MAX_CARDS, 0),
         "rows": rows,
@@ -194,10 +195,6 @@ def _headline(run: Run, num_rows: int, num_bad: int) -> str:
 def _notes(run: Run) -> Iterator[str]:
     if run.info.elapsed_s is None and run.info.began:
         yield "The run did not end by itself: what follows is what was known when it died."
-    if run.not_run:
-        names = ", ".join(map(visible, run.not_run[:20]))
-        more = f" and {len(run.not_run) - 20} more" if len(run.not_run) > 20 else ""
-        yield f"Not run: {names}{more}."
 
 
 def _about(run: Run) -> Iterator[tuple[str, str]]:

@@ -51,6 +51,14 @@ def test_first_screen(tmp_path: Path) -> None:
     assert "3 of 7 scenarios did not pass" in overview
 
 
+def test_what_was_not_run(tmp_path: Path) -> None:
+    """All its names are there, folded away: what did not pass stays on the first screen."""
+    names = tuple(f"late/{n}" for n in range(30))
+    page, _ = page_of(make_run(not_run=names), tmp_path)
+    (folded,) = re.findall(r"<details[^>]*><summary>30 not run</summary>(.*?)</details>", page)
+    assert folded == ", ".join(names)
+
+
 def test_every_scenario_is_in_it(tmp_path: Path) -> None:
     """The groups hold every scenario once, in the order of the index."""
     results = [make_result(f"session/{n:03}") for n in range(20)]

@@ -1,4 +1,4 @@
-"""A real browser for the tests of ``report.html``; without one they are skipped, or fail if asked.
+"""A real browser for the tests of reports; without one they are skipped, or fail if asked.
 
 ``RESYNC_CHAOS_BROWSER`` is ``required`` where a missing browser is a failure (``nox -s browser``),
 or the path of one.

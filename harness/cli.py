@@ -22,8 +22,18 @@ from typing import TYPE_CHECKING, Any
 from harness import language_commands
 from harness.authoring import arguments
 from harness.contracts import Parts, Verdict
-from harness.engine_choice import AS_WRITTEN, BOTH, CHOICES, choose, name_in_file, pairs
+from harness.engine_choice import (
+    AS_WRITTEN,
+    BOTH,
+    CHOICES,
+    LeftOut,
+    choose,
+    name_in_file,
+    pairs,
+    placeable,
+)
 from harness.errors import HarnessError, LauncherError, UsageError
+from harness.gpus import visible_gpus
 from harness.known_bad import arguments as known_bad
 from harness.reporting import arguments as reporting
 from harness.scenario import Scenario
@@ -37,17 +47,19 @@ if TYPE_CHECKING:
 
     from harness.launcher import Launcher
     from harness.reporting.run_folder import RunInfo
+    from reports.eta import Plan
 
     # Gives a launcher that has imported these modules.
     Launch = Callable[[Sequence[str]], contextlib.AbstractAsyncContextManager[Launcher]]
 
 EXIT_HARNESS_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+CPU, CUDA = "cpu", "cuda"
+ON_REAL = ("vllm", BOTH)  # of the choices of engines
 EXIT_PIPE_CLOSED = 128 + signal.SIGPIPE  # as a shell reports it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    from reports.eta import Plan
     options = _parser().parse_args(arguments)
     options.words = ("resync-chaos", *(sys.argv[1:] if arguments is None else arguments))
     try:
@@ -98,6 +110,9 @@ def _parser() -> argparse.ArgumentParser:
                      "that they can be asked for; vllm-next: fakes under the rules that vLLM moves "
                      "to; both: each file's and real ones side by side, and any difference fails "
                      "the run (default: %(default)s)")  # fmt: skip
+    run.add_argument("--device", choices=(CPU, CUDA), default=CPU,
+                     help="where real engines and their trainers run: on stand-ins for NCCL and "
+                     "CUDA IPC, or on this machine's GPUs (default: %(default)s)")  # fmt: skip
     run.add_argument("-j", dest="jobs", type=int, default=_default_jobs(), metavar="N",
                      help="scenarios at a time (default: %(default)s)")  # fmt: skip
     run.add_argument("--shard", metavar="N/M",
@@ -183,17 +198,18 @@ def _run_once(
     options: argparse.Namespace, launch: Launch, run: Callable[[Coroutine[Any, Any, int]], int]
 ) -> int:
     """Run what the options choose, with the launcher that ``launch`` makes."""
-    from harness.parts import default_parts, require_vllm
+    from harness.parts import default_parts, require_cuda, require_vllm
 
-    loaded = _load(options)
-    if options.shard is not None:
-        loaded = Shard.parse(options.shard).of(loaded)
-    scenarios, left_out = choose(loaded, options.engines)
+    gpus = visible_gpus() if options.device == CUDA else ()
+    scenarios, left_out = _choose(options, len(gpus))
     if not scenarios:
+        how = " ".join(["--engines", options.engines, *_device(options)])
         raise UsageError(
-            f"expected scenarios that --engines {options.engines} can run, found none of "
-            f"{len(left_out)}. {left_out[0].name}: {left_out[0].reason}"
+            f"expected scenarios that {how} can run, found none of {len(left_out)}. "
+            f"{left_out[0].name}: {left_out[0].reason}"
         )
+    if options.device == CUDA:
+        require_cuda()
     if warning := require_vllm(scenarios):
         print(warning, file=sys.stderr)
     if options.jobs < 1:
@@ -203,11 +219,38 @@ def _run_once(
     _make_writable(options.out)
     sys.path.insert(0, os.getcwd())  # where a user's own target is
     targets = sorted({scenario.target or options.target for scenario in scenarios})
-    parts = default_parts(options.target, scenarios)
+    parts = default_parts(options.target, scenarios, gpus)
     code = run(_run_all(scenarios, parts, targets, options, launch))
     for each in left_out:
         print(f"left out: {each.name}: {each.reason}")
     return code
+
+
+def would_run(arguments: Sequence[str], num_gpus: int) -> tuple[list[Scenario], list[LeftOut]]:
+    """Return what ``run`` with these arguments runs on a machine with so many GPUs, and leaves out.
+
+    Raises:
+        UsageError: a file has errors, nothing is selected, or the options contradict each other.
+    """
+    return _choose(_parser().parse_args(["run", *arguments]), num_gpus)
+
+
+def _choose(options: argparse.Namespace, num_gpus: int) -> tuple[list[Scenario], list[LeftOut]]:
+    loaded = _load(options)
+    if options.shard is not None:
+        loaded = Shard.parse(options.shard).of(loaded)
+    scenarios, left_out = choose(loaded, options.engines)
+    if options.device == CPU:
+        return scenarios, left_out
+    if options.engines not in ON_REAL:
+        raise UsageError(
+            f"--device cuda: expected --engines {' or '.join(ON_REAL)}, as fake engines have no "
+            f"GPU, found {options.engines}. Add it."
+        )
+    scenarios, too_large = placeable(scenarios, num_gpus)
+    return scenarios, left_out + too_large
+
+
 def _plan(scenarios: list[Scenario], options: argparse.Namespace) -> Plan:
     """Return what is known of a run before it begins; an earlier one in its folder tells more."""
     from harness.reporting.run_folder import earlier_seconds
@@ -218,8 +261,6 @@ def _plan(scenarios: list[Scenario], options: argparse.Namespace) -> Plan:
         limits_s={scenario.name: scenario.limit_s for scenario in scenarios},
         earlier_s=earlier_seconds(options.out, [scenario.name for scenario in scenarios]),
     )
-
-
 
 
 def _make_writable(out_dir: Path) -> None:
@@ -346,7 +387,11 @@ def _again(options: argparse.Namespace) -> list[str]:
     """Return the options that a command to run one scenario again needs."""
     engines = [] if options.engines == AS_WRITTEN else ["--engines", options.engines]
     target = [] if options.target == DEFAULT else ["--target", shlex.quote(options.target)]
-    return [*engines, *target]
+    return [*engines, *_device(options), *target]
+
+
+def _device(options: argparse.Namespace) -> list[str]:
+    return [] if options.device == CPU else ["--device", options.device]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.child import Child
-from harness.contracts import EngineServers, Parts
+from harness.contracts import Parts
+from harness.engine_servers import EngineServers
 from harness.journal import JournalReader
 from harness.launcher import Launcher
 from harness.load import RequestLoad
@@ -108,7 +109,6 @@ class Conductor:
             total_seconds=time.monotonic() - begun_s,
         )
 
-    async def _stage_requests(self) -> None:
     def _begin(self, phase: str) -> None:
         self._phase = phase
         self._tell(phase)
@@ -119,6 +119,7 @@ class Conductor:
     def _name_of(self, push: int) -> str:
         return f"push {push}" if push <= self._scenario.num_pushes else "closing push"
 
+    async def _stage_requests(self) -> None:
         """Leave the engines in the state that the scenario wants its trainer to find."""
         for staged in self._scenario.before_connect:
             for address in self._stage.addresses:

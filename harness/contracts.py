@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from harness.engine_servers import EngineServers
 
 Json = Any  # what ``json.dumps`` takes
 
@@ -293,34 +296,6 @@ class WeightOracle(Protocol):
         """Return the fingerprint of what ``/weight_checker`` answered."""
 
 
-class EngineServers(Protocol):
-    """The servers behind engines that are not ours; a healthy one outlives the scenario.
-
-    A server belongs to one engine of one scenario at a time. What ``acquire`` returns is JSON: it
-    is given to the engine's process as ``server`` in its config.
-    """
-
-    async def acquire(self, *, index: int, workers: int, doing: Callable[[str], None]) -> Json:
-        """Return a healthy server for engine ``index``, started if need be.
-
-        Raises:
-            EngineServerError: none came up.
-        """
-
-    async def release(self, server: Json) -> None:
-        """Take a server back: it is kept if it is healthy, and ended otherwise."""
-
-    async def discard(self, server: Json) -> None:
-        """End a server and every process of it."""
-
-    async def close(self) -> None:
-        """End every server."""
-
-
-class EngineServerError(Exception):
-    """A server did not come up: says its command, its exit status and the end of its log."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class EngineKind:
     """One kind of engine that a scenario may ask for.
@@ -347,10 +322,12 @@ class SendLoop:
 
     Attributes:
         opener: ``package.module:function`` that opens a channel on a rank.
+        cuda_opener: the same on ranks with GPUs; ``None`` where it has no such channel.
         preload: modules that the zygote imports for it.
     """
 
     opener: str
+    cuda_opener: str | None = None
     preload: tuple[str, ...] = ()
 
 
@@ -365,6 +342,8 @@ class Parts:
         preload: modules that the zygote imports before it forks them.
         oracle: of the weights.
         target: default ``package.module:factory`` of the module under test.
+        gpus: for real engines and their trainers, as ``CUDA_VISIBLE_DEVICES`` names them; without
+            any they run on the CPU.
     """
 
     engines: Mapping[str, EngineKind]
@@ -373,10 +352,11 @@ class Parts:
     preload: tuple[str, ...]
     oracle: WeightOracle
     target: str
+    gpus: tuple[str, ...] = ()
 
-    def send_loop(self, kind: str, asked: str) -> str:
+    def send_loop(self, kind: str, asked: str) -> SendLoop:
         """Return the send loop of a scenario that asks for ``asked``, or leaves it to the kind."""
-        return self.engines[kind].send_loop if asked == "auto" else asked
+        return self.send_loops[self.engines[kind].send_loop if asked == "auto" else asked]
 
 
 class Display(Protocol):

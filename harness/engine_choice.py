@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.contracts import Json
+from harness.gpus import why_not
 from harness.scenario import Scenario
 from harness.scenario_checks import Parts, check
 
@@ -49,6 +50,22 @@ def choose(scenarios: Sequence[Scenario], engines: str) -> tuple[list[Scenario],
             left_out.append(moved)
         else:
             chosen.append(moved)
+    return chosen, left_out
+
+
+def placeable(scenarios: Sequence[Scenario], num_gpus: int) -> tuple[list[Scenario], list[LeftOut]]:
+    """Return the scenarios that so many GPUs are enough for, and the others.
+
+    Fake engines, which a run on both has beside the real ones, need none.
+    """
+    chosen: list[Scenario] = []
+    left_out: list[LeftOut] = []
+    for scenario in scenarios:
+        reason = why_not(scenario, num_gpus) if scenario.engines.kind == "vllm" else None
+        if reason is None:
+            chosen.append(scenario)
+        else:
+            left_out.append(LeftOut(scenario.name, reason))
     return chosen, left_out
 
 

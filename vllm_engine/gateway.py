@@ -34,7 +34,9 @@ from vllm_engine.proxy import Proxy
 from vllm_engine.served import NUM_TOKENS, PROMPT, Served, ask
 from vllm_engine.token_stream import Publications, TokenStream
 
-BACKENDS = {"nccl": "gloo", "ipc": "shared_memory"}  # transport -> what stands in for it on CPU
+# transport -> the worker's end of it (`plugin.BACKENDS`): what stands in for it on the CPU
+ON_CPU = {"nccl": "gloo", "ipc": "shared_memory"}
+ON_GPUS = {"nccl": "cuda_nccl", "ipc": "cuda_ipc"}
 STATE_PATH = "/harness/state"
 NO_WEIGHTS = b"weights=no"
 CONFIGURE_LIMIT_S = 10.0
@@ -143,7 +145,7 @@ class Gateway:
         """
         config = self._config
         await self.agents.tell({"cmd": "forget"}, limit_s=CONFIGURE_LIMIT_S)
-        backend = BACKENDS[config["backend"]]
+        backend = (ON_GPUS if config.get("gpus") else ON_CPU)[config["backend"]]
         reset = {
             "method": "resync_chaos_reset",
             "kwargs": {"backend": backend, "seed": config["seed"]},
@@ -273,7 +275,8 @@ def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.sock
         config: ``index``, ``workers``, ``gpu_offset``, ``seed``, ``backend`` (``nccl`` or
             ``ipc``), ``rendezvous_s``, ``journal`` (path), ``faults``, and ``server``: ``url``,
             ``agents`` (paths of the workers' sockets, by rank) and ``pids`` (``server``, ``core``,
-            ``workers``). What else a fake engine is given is ignored.
+            ``workers``); and ``gpus`` where the workers have any. What else a fake engine is given
+            is ignored.
         channel: the launcher's; takes ``{"cmd": "push", "n": 2}`` and ``{"cmd": "disarm"}``.
         sockets: one TCP listener, bound and listening.
 

@@ -22,7 +22,8 @@ import torch
 
 from fakes.data_plane.shared_memory import SharedMemoryExporter
 from fakes.model_spec import TINY_LLAMA, expected_checksums, full_bytes, source_tensors
-from harness.contracts import EngineServers, Json
+from harness.contracts import Json
+from harness.engine_servers import EngineServers
 from vllm_engine.agent_client import Agents
 from vllm_engine.reference import Reference
 from vllm_engine.served import NUM_TOKENS, PROMPT, NotANumberError, ask, matching_step

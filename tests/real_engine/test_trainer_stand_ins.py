@@ -17,7 +17,7 @@ from fakes.data_plane.nccl_like import NcclLikeCommunicator
 from fakes.data_plane.shared_memory import open_handle
 from fakes.send_loops import ChannelSettings
 from harness.contracts import NoFaults, no_record
-from vllm_engine.trainer import cpu, open_channel
+from vllm_engine.trainer import cpu, open_channel, seams
 
 
 def settings(directory: Path, **changes: Any) -> ChannelSettings:
@@ -57,31 +57,32 @@ def test_another_vllm_is_refused() -> None:
         "Compare vllm_engine/trainer with the installed vLLM."
     )
     with pytest.raises(AttributeError, match=f"^{re.escape(text)}$"):
-        cpu.install(ModuleType("somewhere"), torch=cpu.TORCH)
+        seams.install(ModuleType("somewhere"), torch=cpu.TORCH)
 
 
 def test_memory_of_the_packed_buffer_is_exported_itself(tmp_path: Path) -> None:
     """What is written into it after the export is seen; any other tensor is copied."""
-    with cpu.acting_for(cpu.Channel(settings(tmp_path))):
+    channel = cpu.Channel(settings(tmp_path))
+    with seams.acting_for(channel):
         buffer = cpu.TORCH.empty(4, dtype=torch.uint8, device="cuda")
         ordinary = torch.zeros(4, dtype=torch.uint8)
         views = [open_handle(cpu.reduce_tensor(tensor)[1]) for tensor in (buffer, ordinary)]
         buffer.fill_(7)
         ordinary.fill_(7)
         assert [view.tolist() for view in views] == [[7] * 4, [0] * 4]
-        cpu.acting().memory.release_all()
+        channel.memory.release_all()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_each_rank_has_a_gpu_of_its_own(tmp_path: Path) -> None:
     """The identity that a rank's handles carry is its own, in the thread that acts for it."""
-    with cpu.acting_for(cpu.Channel(settings(tmp_path))):
+    with seams.acting_for(cpu.Channel(settings(tmp_path))):
         assert cpu.TORCH.cuda.get_device_properties(0).uuid == "GPU-1"
-        with cpu.acting_for(cpu.Channel(settings(tmp_path, rank=0))):
+        with seams.acting_for(cpu.Channel(settings(tmp_path, rank=0))):
             assert cpu.TORCH.cuda.get_device_properties(0).uuid == "GPU-0"
         assert cpu.TORCH.cuda.get_device_properties(0).uuid == "GPU-1"
     with pytest.raises(AssertionError, match="outside of acting_for"):
-        cpu.acting()
+        seams.acting()
 
 
 # fmt: off

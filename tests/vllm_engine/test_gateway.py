@@ -309,12 +309,15 @@ def test_a_stuck_worker(tmp_path: Path) -> None:
         joining.join(LIMIT_S)
 
 
-def test_commands_reach_the_agents(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "backend"), [([], "shared_memory"), (["3", "1"], "cuda_ipc")], ids=["cpu", "gpus"]
+)
+def test_commands_reach_the_agents(tmp_path: Path, gpus: list[str], backend: str) -> None:
     """The agents are configured once the server is reset, and told of pushes and disarming."""
     faults = [fault("hang", "worker.start", where={"worker": 1})]
     with (
         running_upstream(tmp_path, workers=2) as upstream,
-        running_gateway(tmp_path, upstream, faults=faults, gpu_offset=2) as gateway,
+        running_gateway(tmp_path, upstream, faults=faults, gpu_offset=2, gpus=gpus) as gateway,
     ):
         gateway.started()
         assert gateway.tell(cmd="push", n=3) == {"ok": True, "cmd": "push"}
@@ -332,7 +335,7 @@ def test_commands_reach_the_agents(tmp_path: Path) -> None:
     }
     reset = {
         "method": "resync_chaos_reset",
-        "kwargs": {"backend": "shared_memory", "seed": SEED},
+        "kwargs": {"backend": backend, "seed": SEED},
     }
     assert [asked for rank, asked in told if rank == -1] == [reset]
     for rank in (0, 1):

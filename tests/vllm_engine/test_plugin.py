@@ -81,7 +81,7 @@ def test_inert_in_production(fake_vllm: Path, environment: dict[str, str]) -> No
 def test_registers_once_per_process(fake_vllm: Path) -> None:
     """vLLM calls it several times in one process, where a second registration would raise."""
     printed = _python(REGISTER, fake_vllm, ROOT, **{plugin.ENABLED_BY: "1"})
-    assert printed[1] == "['gloo', 'nccl', 'shared_memory']"
+    assert printed[1] == "['cuda_ipc', 'cuda_nccl', 'gloo', 'nccl', 'shared_memory']"
 
 
 def test_found_where_the_project_is_installed(tmp_path: Path) -> None:

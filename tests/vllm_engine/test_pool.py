@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from harness.contracts import EngineServerError
+from harness.engine_servers import EngineServerError
 from harness.launcher import Launcher
 from harness.processes import identify, state
 from vllm_engine import pool as pool_module
@@ -79,6 +79,22 @@ def test_the_healthy_are_used_again(tmp_path: Path) -> None:
         other = await pool.acquire(index=0, workers=2, doing=_silently)
         assert other["url"] not in (first["url"], second["url"])
         assert await pool.acquire(index=0, workers=1, doing=_silently) == first
+
+    _run(test, tmp_path)
+
+
+def test_a_server_keeps_its_gpus(tmp_path: Path) -> None:
+    """One that idles on other GPUs, or on none, is not what an engine asks for."""
+
+    async def test(pool: ServerPool) -> None:
+        first = await pool.acquire(index=0, workers=1, gpus=("0",), doing=_silently)
+        await pool.release(first)
+        urls = {first["url"]}
+        for gpus in ((), ("1",)):
+            other = await pool.acquire(index=0, workers=1, gpus=gpus, doing=_silently)
+            urls.add(other["url"])
+        assert len(urls) == 3
+        assert await pool.acquire(index=0, workers=1, gpus=("0",), doing=_silently) == first
 
     _run(test, tmp_path)
 

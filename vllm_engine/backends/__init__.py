@@ -1,4 +1,7 @@
-"""The worker's ends of a transfer on CPU: vLLM's own receive code over our data planes."""
+"""The worker's ends of a transfer: vLLM's own receive code, with the fault points in its way.
+
+On the CPU it runs over our data planes (``gloo``, ``shared_memory``), on a GPU over vLLM's own.
+"""
 
 from __future__ import annotations
 

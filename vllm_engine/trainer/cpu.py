@@ -1,12 +1,8 @@
 """What vLLM's trainer engines find in place of a GPU.
 
-vLLM's modules name everything of torch's as ``torch.<...>``. `install` puts a stand-in under that
-one name into a module of vLLM's: it answers for the few names that need a GPU, and passes every
-other on to torch. torch itself is not touched, so a vLLM worker forked from the same parent is not
-either; installing is left to a rank's own process, after the fork.
-
-The channel whose engine is running in a thread says, through `acting_for`, who is asked for memory,
-fault points and the journal.
+vLLM's modules name everything of torch's as ``torch.<...>``. `seams.install` puts a stand-in under
+that one name into a module of vLLM's: it answers for the few names that need a GPU, and passes
+every other on to torch.
 """
 
 from __future__ import annotations
@@ -14,16 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from fakes.data_plane.nccl_like import NcclLikeCommunicator
 from fakes.data_plane.shared_memory import SharedBuffer, SharedMemoryExporter
 from fakes.send_loops import ChannelSettings
 from harness.contracts import Json
+from vllm_engine.trainer import seams
+from vllm_engine.trainer.seams import DISTRIBUTED, StandIn, acting
 
 
 class Stream:
@@ -67,71 +64,52 @@ class Memory:
         self.exporter.release_all()
 
 
-class Channel:
-    """What one channel gives to the code of vLLM that runs for it: its settings and memory."""
+class Channel(seams.Channel):
+    """A channel with the memory that its rank hands out."""
 
     def __init__(self, settings: ChannelSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.memory = Memory(settings)
 
 
-class _Acting(threading.local):
-    channel: Channel | None = None
-    stream: Stream | None = None  # chosen with ``torch.cuda.stream``; otherwise the default one
+def _memory() -> Memory:
+    channel = acting()
+    assert isinstance(channel, Channel)
+    return channel.memory
 
 
-_acting = _Acting()
+class _Chosen(threading.local):
+    stream: Stream | None = None  # with ``torch.cuda.stream``; otherwise the default one
+
+
+_chosen = _Chosen()
 _default_stream = Stream()
-
-
-@contextmanager
-def acting_for(channel: Channel) -> Iterator[None]:
-    """Let vLLM's code run for this channel, in this thread."""
-    before, _acting.channel = _acting.channel, channel
-    try:
-        yield
-    finally:
-        _acting.channel = before
-
-
-def acting() -> Channel:
-    """Return the channel that vLLM's code is running for, in this thread."""
-    assert _acting.channel is not None, "vLLM's code was called outside of acting_for()"
-    return _acting.channel
 
 
 def current_stream(device: object = None) -> Stream:
     """Return the stream that this thread enqueues on."""
-    return _acting.stream or _default_stream
+    return _chosen.stream or _default_stream
 
 
 @contextmanager
-def _stream(chosen: Stream) -> Iterator[None]:
-    before, _acting.stream = _acting.stream, chosen
+def _stream(stream: Stream) -> Iterator[None]:
+    before, _chosen.stream = _chosen.stream, stream
     try:
         yield
     finally:
-        _acting.stream = before
+        _chosen.stream = before
 
 
 def reduce_tensor(tensor: torch.Tensor) -> tuple[None, dict[str, Json]]:
     """Stand in for torch's: there is nothing to rebuild with, the handle says it all."""
-    return None, acting().memory.handle_of(tensor)
+    return None, _memory().handle_of(tensor)
 
 
 def _empty(*size: Any, **options: Any) -> Any:
     if options.get("device") != "cuda":
         return torch.empty(*size, **options)
     assert options["dtype"] == torch.uint8, "packed_ipc_producer allocates nothing but bytes"
-    return acting().memory.empty(*size)
-
-
-def _barrier(*args: Any, **options: Any) -> None:
-    settings = acting().settings
-    settings.injector.reach("rank.barrier")
-    settings.record("barrier", phase="begin")
-    dist.barrier(*args, **options)
-    settings.record("barrier", phase="end")
+    return _memory().empty(*size)
 
 
 def _properties(device: object) -> SimpleNamespace:
@@ -139,22 +117,10 @@ def _properties(device: object) -> SimpleNamespace:
     return SimpleNamespace(uuid=f"GPU-{acting().settings.rank}")
 
 
-class _StandIn(ModuleType):
-    """A module of torch's with some names replaced."""
-
-    def __init__(self, real: ModuleType, **replaced: Any) -> None:
-        super().__init__(real.__name__)
-        self._real = real
-        vars(self).update(replaced)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-TORCH = _StandIn(
+TORCH = StandIn(
     torch,
-    accelerator=_StandIn(torch.accelerator, current_device_index=lambda: 0),
-    cuda=_StandIn(
+    accelerator=StandIn(torch.accelerator, current_device_index=lambda: 0),
+    cuda=StandIn(
         torch.cuda,
         Stream=Stream,
         current_stream=current_stream,
@@ -164,42 +130,6 @@ TORCH = _StandIn(
         stream=_stream,
         synchronize=lambda: None,
     ),
-    distributed=_StandIn(dist, barrier=_barrier),
+    distributed=DISTRIBUTED,
     empty=_empty,
 )
-
-
-class RankPoints:
-    """The engines' control plane, with the fault point of the trainer's side before an update.
-
-    Args:
-        client: the one that the trainer engine was given.
-        settings: of the channel.
-    """
-
-    def __init__(self, client: Any, settings: ChannelSettings) -> None:
-        self._client = client
-        self._settings = settings
-        self.init_weight_transfer_engine = client.init_weight_transfer_engine
-        self.start_weight_update = client.start_weight_update
-        self.finish_weight_update = client.finish_weight_update
-
-    def update_weights(self, update_info: dict[str, Json]) -> None:
-        """Reach ``rank.update_call``, in the thread that vLLM calls from, and pass the call on."""
-        self._settings.injector.reach("rank.update_call")
-        self._client.update_weights(update_info)
-
-
-def install(module: ModuleType, **names: Any) -> None:
-    """Replace names that a module of vLLM's has imported; again changes nothing.
-
-    Raises:
-        AttributeError: it does not have such a name, so this is not the vLLM that we know.
-    """
-    for name, stand_in in names.items():
-        if not hasattr(module, name):
-            raise AttributeError(
-                f"{module.__name__}: expected the name {name!r} of vLLM 0.32, found none. "
-                f"Compare vllm_engine/trainer with the installed vLLM."
-            )
-        setattr(module, name, stand_in)

@@ -22,7 +22,7 @@ the same                              351 and 372 ``torch.distributed.barrier``:
 ``_all_gather_and_merge_handles``     401 and 418: vLLM's own, but a rank's handle first gets
 (method)                              a name for each GPU that it stands for, as there may be
                                       fewer ranks than engine workers
-``send_weights`` (method)             vLLM's own, in the thread's `cpu.acting_for`; then the
+``send_weights`` (method)             vLLM's own, in the thread's `seams.acting_for`; then the
                                       memory is freed, as dropping the last reference would
 ====================================  ======================================================
 
@@ -39,7 +39,7 @@ from vllm.distributed.weight_transfer import ipc_engine, packed_tensor
 from fakes.send_loops import ChannelSettings
 from fakes.send_loops.ipc import Handles, own_gpus
 from fakes.send_loops.protocols import WeightSource, WeightSyncClient
-from vllm_engine.trainer import cpu
+from vllm_engine.trainer import cpu, seams
 
 
 class IpcTrainerEngine(ipc_engine.IPCTrainerWeightTransferEngine):  # type: ignore[misc]
@@ -47,12 +47,14 @@ class IpcTrainerEngine(ipc_engine.IPCTrainerWeightTransferEngine):  # type: igno
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._channel = cpu.acting()
+        channel = seams.acting()
+        assert isinstance(channel, cpu.Channel)
+        self._channel = channel
 
     def send_weights(self) -> None:
         """Push every tensor of the source; vLLM's own."""
         try:
-            with cpu.acting_for(self._channel):
+            with seams.acting_for(self._channel):
                 super().send_weights()
         finally:
             self._channel.memory.release_all()
@@ -78,15 +80,15 @@ def open_ipc(
     Raises:
         Exception: whatever the client raised.
     """
-    cpu.install(ipc_engine, torch=cpu.TORCH, reduce_tensor=cpu.reduce_tensor)
-    cpu.install(packed_tensor, torch=cpu.TORCH, reduce_tensor=cpu.reduce_tensor)
+    seams.install(ipc_engine, torch=cpu.TORCH, reduce_tensor=cpu.reduce_tensor)
+    seams.install(packed_tensor, torch=cpu.TORCH, reduce_tensor=cpu.reduce_tensor)
     init_info = ipc_engine.IPCTrainerInitInfo(
         rank=settings.rank,
         packed=settings.packed,
         packed_buffer_size_bytes=settings.buffer_bytes,
     )
-    with cpu.acting_for(cpu.Channel(settings)):
+    with seams.acting_for(cpu.Channel(settings)):
         engine: IpcTrainerEngine = IpcTrainerEngine.trainer_init(
-            init_info, client=cpu.RankPoints(client, settings), source=source
+            init_info, client=seams.RankPoints(client, settings), source=source
         )
     return engine

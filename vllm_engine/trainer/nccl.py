@@ -16,7 +16,7 @@ name                         used at, and why it is replaced
 ``ThreadPoolExecutor``       submitting the call and looking at it (347 ``future.done``)
 ``_checked_iter`` (method)   375: vLLM's own, but it notes for ``rank.broadcast`` which
                              tensor comes next
-``send_weights`` (method)    vLLM's own, in the thread's `cpu.acting_for`
+``send_weights`` (method)    vLLM's own, in the thread's `seams.acting_for`
 ===========================  =================================================================
 
 ``rank.bind`` is reached before ``trainer_init``; ``rank.update_call`` in the client.
@@ -35,7 +35,7 @@ from fakes.data_plane.nccl_like import NcclLikeCommunicator
 from fakes.send_loops import ChannelSettings
 from fakes.send_loops.nccl import ADDRESS, free_port
 from fakes.send_loops.protocols import ParamMeta, WeightSource, WeightSyncClient
-from vllm_engine.trainer import cpu
+from vllm_engine.trainer import cpu, seams
 
 
 class StreamCommunicator(NcclLikeCommunicator):
@@ -59,15 +59,15 @@ class StreamCommunicator(NcclLikeCommunicator):
 
 
 class NcclTrainerEngine(nccl_engine.NCCLTrainerWeightTransferEngine):  # type: ignore[misc]
-    """vLLM's engine; made by `open_nccl`."""
+    """vLLM's engine; made by `trainer_init`."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._channel = cpu.acting()
+        self._channel = seams.acting()
 
     def send_weights(self) -> None:
         """Push every tensor of the source; vLLM's own."""
-        with cpu.acting_for(self._channel):
+        with seams.acting_for(self._channel):
             super().send_weights()
 
     def _checked_iter(
@@ -84,12 +84,12 @@ class _Executor(ThreadPoolExecutor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future = super().submit(fn, *args, **kwargs)
         if fn.__name__ == "update_weights":  # and not the init
-            cpu.acting().settings.injector.reach("rank.update_sent")
+            seams.acting().settings.injector.reach("rank.update_sent")
         return future
 
 
-def _open_trainer_endpoint(init_info: nccl_engine.NCCLTrainerInitInfo) -> StreamCommunicator:
-    settings = cpu.acting().settings
+def _open_endpoint(init_info: nccl_engine.NCCLTrainerInitInfo) -> StreamCommunicator:
+    settings = seams.acting().settings
     settings.injector.reach("rank.rendezvous")
     group = StreamCommunicator(
         master_address=init_info.master_address,
@@ -106,19 +106,30 @@ def _open_trainer_endpoint(init_info: nccl_engine.NCCLTrainerInitInfo) -> Stream
 def open_nccl(
     settings: ChannelSettings, client: WeightSyncClient, source: WeightSource
 ) -> NcclTrainerEngine:
-    """Return vLLM's trainer engine with an open channel; on every rank.
+    """Return vLLM's trainer engine with an open channel over gloo; on every rank.
 
     Raises:
         OSError: the port was taken between choosing and binding it.
         Exception: the rendezvous failed, or whatever the client raised.
     """
-    cpu.install(
-        nccl_engine,
-        torch=cpu.TORCH,
-        open_trainer_endpoint=_open_trainer_endpoint,
-        ThreadPoolExecutor=_Executor,
-    )
-    cpu.install(packed_tensor, torch=cpu.TORCH)
+    seams.install(nccl_engine, torch=cpu.TORCH)
+    seams.install(packed_tensor, torch=cpu.TORCH)
+    return trainer_init(settings, client, source, open_endpoint=_open_endpoint)
+
+
+def trainer_init(
+    settings: ChannelSettings,
+    client: WeightSyncClient,
+    source: WeightSource,
+    *,
+    open_endpoint: Callable[[nccl_engine.NCCLTrainerInitInfo], Any],
+) -> NcclTrainerEngine:
+    """Have vLLM open the channel, with the fault points in its way; raises as `open_nccl` does.
+
+    Args:
+        open_endpoint: makes the sender's end; called in vLLM's `trainer_init`.
+    """
+    seams.install(nccl_engine, open_trainer_endpoint=open_endpoint, ThreadPoolExecutor=_Executor)
     port = free_port()
     if settings.is_sender:
         settings.injector.reach("rank.bind", port=port)
@@ -132,8 +143,8 @@ def open_nccl(
         packed_buffer_size_bytes=settings.buffer_bytes,
         packed_num_buffers=settings.num_buffers,
     )
-    with cpu.acting_for(cpu.Channel(settings)):
+    with seams.acting_for(seams.Channel(settings)):
         engine: NcclTrainerEngine = NcclTrainerEngine.trainer_init(
-            init_info, client=cpu.RankPoints(client, settings), source=source
+            init_info, client=seams.RankPoints(client, settings), source=source
         )
     return engine

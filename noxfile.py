@@ -1,8 +1,9 @@
 """The project's sessions. ``nox -s conformance`` is the main job; ``nox -l`` lists them all.
 
-All sessions but one share one virtual environment, ``.nox/shared``, because torch is large;
-``real_engine`` has its own, with vLLM. An environment is made afresh whenever something that
-decides its contents changes, and reused as it is otherwise.
+All sessions but two share one virtual environment, ``.nox/shared``, because torch is large.
+``real_engine`` has its own, with vLLM; ``gpu_night`` uses that one or, where there is a GPU, one
+with the build for CUDA. An environment is made afresh whenever something that decides its contents
+changes, and reused as it is otherwise.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ REAL = Environment(
     ),
     "vLLM takes some three minutes",
 )
+CUDA = Environment(
+    "cuda", ((*PINNED, "-e", ".[harness,dev,vllm-cuda]"),), "vLLM and torch for CUDA take 8 GB"
+)
 
 
 @nox.session
@@ -125,8 +129,11 @@ def real_engine(session: nox.Session) -> None:
 @nox.session
 def gpu_night(session: nox.Session) -> None:
     """Run the GPU suites; after ``--``: which, such as nccl:0. Without a GPU, on the CPU."""
-    install(session, REAL)
-    run(session, REAL.program("python"), "-m", "harness.gpu_night", *session.posargs)
+    ask = (sys.executable, "-m", "harness.gpus")
+    num_gpus = session.run(*ask, external=True, silent=True)
+    environment = CUDA if int(num_gpus) else REAL
+    install(session, environment)
+    run(session, environment.program("python"), "-m", "harness.gpu_night", *session.posargs)
 
 
 @nox.session

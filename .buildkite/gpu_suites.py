@@ -13,22 +13,23 @@ from typing import Any
 QUEUE = "mithril-h100-pool"
 MINUTES = 60
 
-# What to run, GPUs, further arguments of `resync-chaos run`, environment of the job.
+# What to run, GPUs so that nothing is left out and every worker has its own, further arguments of
+# `resync-chaos run`, environment of the job.
 Entry = tuple[str, int, tuple[str, ...], dict[str, str]]
 
 SUITES: dict[str, list[Entry]] = {
     "short": [
-        ("scenarios/session/one_failure.yaml", 2, (), {}),
+        ("scenarios/session/one_failure.yaml", 3, (), {}),
         ("scenarios/scrub", 2, (), {}),
     ],
     "nccl": [
-        ("scenarios/data_plane", 3, (), {}),
-        ("scenarios/degraded", 4, ("-k", "nccl"), {}),
+        ("scenarios/data_plane", 4, (), {}),
+        ("scenarios/degraded", 4, (), {}),
         ("scenarios/workers", 3, ("-k", "nccl"), {}),
     ],
     "ipc": [
         ("scenarios/late", 2, (), {}),
-        ("scenarios/degraded", 4, ("-k", "ipc"), {}),
+        ("scenarios/workers/buffer_in_use.yaml", 2, (), {}),
         ("scenarios/restart", 2, ("-k", "ipc"), {}),
     ],
 }

@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
-from harness.scenario_file import discover
+from harness.cli import would_run
+from harness.gpu_night import arguments_of, chosen, suites
+from harness.gpus import gpus_wanted
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".buildkite"
@@ -26,9 +28,24 @@ def gpu_pipeline() -> dict[str, Any]:
     return pipeline
 
 
-def pipelines() -> list[dict[str, Any]]:
-    """Return every pipeline."""
-    return [yaml.safe_load((FOLDER / "pipeline.yml").read_text()), gpu_pipeline()]
+def cpu_pipeline() -> dict[str, Any]:
+    """Return what Buildkite reads from the repository."""
+    pipeline: dict[str, Any] = yaml.safe_load((FOLDER / "pipeline.yml").read_text())
+    return pipeline
+
+
+def nightly() -> list[dict[str, Any]]:
+    """Return the jobs that only a scheduled build has."""
+    (group,) = [step for step in cpu_pipeline()["steps"] if "group" in step]
+    assert group["if"] == 'build.source == "schedule"'
+    steps: list[dict[str, Any]] = group["steps"]
+    return steps
+
+
+def jobs() -> list[dict[str, Any]]:
+    """Return every step that runs a command, of every pipeline."""
+    steps = [*cpu_pipeline()["steps"], *nightly(), *gpu_pipeline()["steps"]]
+    return [step for step in steps if "command" in step]
 
 
 def test_schema(tmp_path: Path) -> None:
@@ -44,36 +61,37 @@ def test_schema(tmp_path: Path) -> None:
 
 def test_retries() -> None:
     """Only a lost agent and a crash of the harness are retried, and every job has a deadline."""
-    for pipeline in pipelines():
-        for step in pipeline["steps"]:
-            if "command" not in step:
-                continue
-            assert 0 < step["timeout_in_minutes"] <= 60, step["label"]
-            rules = step.get("retry", {}).get("automatic", [])
-            assert isinstance(rules, list), "true, or a bare rule, would retry any exit code"
-            assert {rule["exit_status"] for rule in rules} <= {-1, 1}
-            assert {rule["exit_status"] for rule in rules}.isdisjoint(VERDICTS)
-            assert all(rule["limit"] == 1 for rule in rules)
+    for step in jobs():
+        limit_minutes = 240 if step in nightly() else 60
+        assert 0 < step["timeout_in_minutes"] <= limit_minutes, step["label"]
+        rules = step.get("retry", {}).get("automatic", [])
+        assert isinstance(rules, list), "true, or a bare rule, would retry any exit code"
+        assert {rule["exit_status"] for rule in rules} <= {-1, 1}
+        assert {rule["exit_status"] for rule in rules}.isdisjoint(VERDICTS)
+        assert all(rule["limit"] == 1 for rule in rules)
+
+
+def test_known_bad_modules() -> None:
+    """Each build tries them; what takes hours, and its siblings, are left to scheduled builds."""
+    every_build = {step["key"] for step in jobs() if step not in nightly()}
+    assert "known_bad" in every_build
+    only_nightly = {step["key"]: step["timeout_in_minutes"] for step in nightly()}
+    assert only_nightly.keys() == {"known_bad_needed", "known_bad_full", "soak"}
+    assert only_nightly["known_bad_full"] == 240
 
 
 def test_jobs_exist() -> None:
     """A job is a word that the script knows, or a nox session."""
     cases = set(re.findall(r"^(\w+)\)", (FOLDER / "job").read_text(), re.MULTILINE))
     sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.M))
-    for pipeline in pipelines():
-        for step in pipeline["steps"]:
-            words = step.get("command", "").split()
-            if words[:1] == [".buildkite/job"]:
-                assert words[1] in cases | sessions, step["label"]
+    for step in jobs():
+        words = step["command"].split()
+        if words[:1] == [".buildkite/job"]:
+            assert words[1] in cases | sessions, step["label"]
 
 
-def test_gpu_suites_name_scenarios() -> None:
-    """Every entry of a suite names scenarios that exist."""
-    command = "import gpu_suites, json; print(json.dumps(gpu_suites.SUITES))"
-    printed = subprocess.run(
-        [sys.executable, "-c", command], cwd=FOLDER, capture_output=True, check=True, text=True
-    ).stdout
-    for entries in json.loads(printed).values():
-        for path, gpus, _, _ in entries:
-            assert discover([ROOT / path])
-            assert 1 <= gpus <= 8
+def test_gpu_suites_ask_for_what_they_need() -> None:
+    """Every entry names scenarios that run on real engines, and as many GPUs as they can use."""
+    for name, entry in chosen([], suites()):
+        scenarios, _ = would_run(arguments_of(name, entry, num_gpus=8), num_gpus=8)
+        assert entry[1] == max(map(gpus_wanted, scenarios)), name

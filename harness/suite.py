@@ -67,7 +67,7 @@ class Suite:
                 self._turns[kind] = asyncio.Semaphore(1)
         try:
             async with asyncio.TaskGroup() as group:
-                ordered = sorted(scenarios, key=_topology)
+                ordered = sorted(spread(scenarios), key=_topology)
                 # Two that each take a core for themselves would starve the others.
                 greedy = [scenario for scenario in ordered if _takes_a_core(scenario)]
                 group.create_task(self._run_in_turn(greedy))
@@ -155,6 +155,19 @@ def _takes_a_core(scenario: Scenario) -> bool:
     return scenario.engines.kind == "fake" and any(
         FAULTS[fault.kind].takes_a_core for fault in scenario.faults
     )
+
+
+def spread(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """Return scenarios with those that wait out a limit evenly among the others.
+
+    Side by side they would leave the cores idle, and the others would then crowd them.
+    """
+    waits = [any(FAULTS[fault.kind].never_returns for fault in s.faults) for s in scenarios]
+    places = []
+    for chosen in (True, False):
+        alike = [s for s, waiting in zip(scenarios, waits, strict=True) if waiting is chosen]
+        places += [((number + 0.5) / len(alike), s) for number, s in enumerate(alike)]
+    return [scenario for _, scenario in sorted(places, key=lambda place: place[0])]
 
 
 def _topology(scenario: Scenario) -> tuple[str, int, int]:

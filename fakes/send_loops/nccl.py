@@ -5,6 +5,7 @@ Source: ``NCCLTrainerWeightTransferEngine`` of vLLM 0.32 (``weight_transfer/nccl
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from fakes.send_loops.settings import ChannelSettings
 from harness.contracts import Json
 
 ADDRESS = "127.0.0.1"
+PORTS = (10_000, 32_768)  # below those that Linux gives to whoever asks for any
 _SENDER_RANK = 0  # group rank; the workers follow it
 
 
@@ -203,8 +205,17 @@ def open_nccl(
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago: the race is vime's own, kept on purpose."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((ADDRESS, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that was free a moment ago: the race is vime's own, kept on purpose.
+
+    But for the scenarios beside this one nobody else runs it: the port is below those that the
+    kernel gives to whoever asks for any, as each of gloo's listeners does.
+    """
+    candidates = random.SystemRandom()  # not the state that all forks share
+    while True:
+        port = candidates.randrange(*PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((ADDRESS, port))
+            except OSError:
+                continue
+            return port

@@ -14,7 +14,7 @@ from harness.child import LauncherError
 from harness.contracts import ScenarioResult, Verdict
 from harness.launcher import Launcher
 from harness.scenario import Scenario
-from harness.suite import CONTROLS_DIR, Suite
+from harness.suite import CONTROLS_DIR, Suite, spread
 
 pytestmark = pytest.mark.processes
 
@@ -34,6 +34,19 @@ class Interrupts(Quiet):
         super().doing(name, what)
         if self.done[-1] == self._at and self.task is not None:
             self.task.cancel()
+
+
+def test_those_that_wait_are_spread() -> None:
+    """Those with a fault that only a limit ends run among the others, each kind in its order."""
+    refused = {"kind": "reject", "at": "engine.start", "engine": 0}
+    frozen = {"kind": "freeze", "at": "rank.gather", "rank": 1}
+    given = [
+        make_scenario(name, fault)
+        for fault, names in ((frozen, "AB"), (refused, "abcd"))
+        for name in names
+    ]
+    assert [scenario.name for scenario in spread(given)] == ["a", "A", "b", "c", "B", "d"]
+    assert spread([]) == []
 
 
 def test_controls_are_shared(real_runs: RealRuns, tmp_path: Path) -> None:

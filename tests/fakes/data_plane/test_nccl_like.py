@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from fakes.data_plane.nccl_like import NcclLikeCommunicator
+from fakes.send_loops.nccl import free_port
 from tests.fakes.data_plane.forked import run_forked
-from tests.fakes.data_plane.test_rendezvous import free_port
 
 STILL_S = 0.2  # gloo's own peers raise within 15 ms of a loss; nothing may happen in this time
 

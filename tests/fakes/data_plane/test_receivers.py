@@ -12,8 +12,8 @@ import torch
 from fakes.data_plane.nccl_like import NcclLikeCommunicator
 from fakes.data_plane.receivers import NcclWorkerTransfer, WorkerTransfer, make_worker_transfer
 from fakes.data_plane.shared_memory import SharedMemoryExporter
+from fakes.send_loops.nccl import free_port
 from tests.fakes.data_plane.forked import run_forked
-from tests.fakes.data_plane.test_rendezvous import free_port
 
 ADDRESS = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2}
 TENSOR = {"names": ["w"], "dtype_names": ["float32"], "shapes": [[2]]}

@@ -12,13 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from fakes.data_plane.rendezvous import RendezvousServer, RendezvousStore
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from fakes.send_loops.nccl import free_port
 
 
 @pytest.fixture
